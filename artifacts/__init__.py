@@ -1,0 +1,1 @@
+"""What stages hand to each other: files with a schema, written whole or not at all."""

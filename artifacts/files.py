@@ -1,0 +1,108 @@
+"""Files that are written whole or not at all."""
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from artifacts.errors import InputError
+
+
+@contextmanager
+def atomic_path(path: str | Path) -> Iterator[Path]:
+    """Yields a temporary name beside ``path``; on success it is renamed to ``path``.
+
+    Args:
+        path: Where the finished file goes. Its folder is made if missing.
+
+    Yields:
+        The path to write to. When the block raises, that file is removed and an earlier ``path``
+        stays as it was.
+
+    Raises:
+        InputError: The folder or the file cannot be written.
+    """
+    path = Path(path)
+    require_writable_directory(path.parent)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        # mkstemp makes files private; finished results follow the user's umask like any other.
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)
+        temporary.replace(path)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def require_writable_directory(directory: str | Path) -> Path:
+    """Makes ``directory`` if missing and checks that files can be made in it.
+
+    Raises:
+        InputError: It is a file, or cannot be made or written.
+    """
+    directory = Path(directory)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise InputError(
+            f"cannot write to the directory {directory}: {error.strerror or error}; "
+            "choose another one (--trainer.default_root_dir) or change its permissions"
+        ) from error
+    return directory
+
+
+def require_file(path: str | Path, *, what: str, made_by: str) -> Path:
+    """Returns ``path`` if it is a file.
+
+    Args:
+        path: The file looked for.
+        what: Its role, for the message ("probe checkpoint").
+        made_by: What makes such a file, for the message.
+
+    Raises:
+        InputError: There is no such file.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"no {what} at {path}; {made_by}")
+    return path
+
+
+def sha256_of_file(path: str | Path) -> str:
+    """The SHA-256 of a file's bytes, as 64 hex digits."""
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_json(path: str | Path, value: Any) -> None:  # noqa: ANN401 - any JSON value
+    """Writes ``value`` as indented JSON, whole or not at all."""
+    text = json.dumps(value, indent=2, sort_keys=False, allow_nan=False) + "\n"
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def read_json(path: str | Path, *, what: str, made_by: str) -> Any:  # noqa: ANN401
+    """Reads a JSON file.
+
+    Raises:
+        InputError: It is missing or not JSON.
+    """
+    path = require_file(path, what=what, made_by=made_by)
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not a {what}: {error}; {made_by}") from error

@@ -1,0 +1,150 @@
+"""Named tensors in one safetensors file, with a schema that reading checks."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from artifacts.errors import InputError
+from artifacts.files import atomic_path, require_file
+
+SCHEMA_VERSION = "1"
+
+
+@dataclass(frozen=True)
+class Schema:
+    """What a file of one kind holds.
+
+    Attributes:
+        kind: Its name, stored in the file ("candidates").
+        shapes: For each tensor its dimensions by letter, such as ``"R m D"``; the same letter is
+            the same length throughout the file.
+        made_by: What makes such a file, for error messages.
+    """
+
+    kind: str
+    shapes: Mapping[str, str]
+    made_by: str
+
+
+CANDIDATES = Schema(
+    kind="candidates",
+    shapes={"candidates": "R m D", "multipliers": "R m", "labels": "m", "residual": "R"},
+    made_by="`python main.py fit --config configs/quickstart/reconstruct.yaml` makes one",
+)
+REPRESENTATIVES = Schema(
+    kind="representatives",
+    shapes={"representatives": "k D", "score": "k", "label": "k"},
+    made_by="`python main.py predict --config configs/quickstart/select.yaml` makes one",
+)
+EVALUATION = Schema(
+    kind="evaluation",
+    shapes={"similarity": "n", "held_out_similarity": "h", "margin": "n", "labels": "n"},
+    made_by="`python main.py test --config configs/quickstart/evaluate.yaml` makes one",
+)
+
+
+def package_version() -> str:
+    """The version of the installed package, or ``"unknown"`` in an uninstalled checkout."""
+    try:
+        return version("afterimage")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def write_tensors(
+    path: str | Path, schema: Schema, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
+) -> None:
+    """Writes ``tensors`` under ``schema``, whole or not at all.
+
+    Args:
+        path: The safetensors file.
+        schema: What the file must hold; checked before anything is written.
+        tensors: Name to tensor.
+        metadata: Further facts, as strings. Schema version, kind, package version and shapes are
+            added.
+
+    Raises:
+        InputError: A tensor breaks the schema or holds NaN or infinity, or the file cannot be
+            written.
+    """
+    check_tensors(str(path), schema, tensors)
+    shapes = {f"shape.{name}": str(list(tensor.shape)) for name, tensor in tensors.items()}
+    header = {
+        "schema_version": SCHEMA_VERSION,
+        "kind": schema.kind,
+        "package_version": package_version(),
+        **shapes,
+        **metadata,
+    }
+    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    with atomic_path(path) as temporary:
+        save_file(contiguous, str(temporary), metadata=header)
+
+
+def read_tensors(path: str | Path, schema: Schema) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Reads a file that :func:`write_tensors` wrote.
+
+    Returns:
+        The tensors by name, and the metadata.
+
+    Raises:
+        InputError: The file is missing, of another kind or schema version, truncated, or holds
+            wrong shapes, NaN or infinity.
+    """
+    path = require_file(path, what=f"{schema.kind} file", made_by=schema.made_by)
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            metadata = dict(file.metadata() or {})
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise InputError(
+            f"{path} is not a readable safetensors file ({error}); {schema.made_by}"
+        ) from error
+    kind = metadata.get("kind")
+    if kind != schema.kind:
+        raise InputError(
+            f"{path} holds {kind or 'unlabelled tensors'}, not {schema.kind}; {schema.made_by}"
+        )
+    if metadata.get("schema_version") != SCHEMA_VERSION:
+        raise InputError(
+            f"{path} has schema version {metadata.get('schema_version')}, this package reads "
+            f"version {SCHEMA_VERSION}; {schema.made_by}"
+        )
+    check_tensors(str(path), schema, tensors)
+    return tensors, metadata
+
+
+def check_tensors(where: str, schema: Schema, tensors: Mapping[str, Tensor]) -> None:
+    """Checks names, shapes, dtypes and finiteness.
+
+    Raises:
+        InputError: One line naming the file, the tensor and what is wrong with it.
+    """
+    lengths: dict[str, int] = {}
+    for name, dimensions in schema.shapes.items():
+        if name not in tensors:
+            raise InputError(f"{where} lacks the tensor '{name}'; {schema.made_by}")
+        tensor = tensors[name]
+        letters = dimensions.split()
+        if tensor.dim() != len(letters):
+            raise InputError(
+                f"{where}: '{name}' has shape {tuple(tensor.shape)}, expected ({dimensions}); "
+                f"{schema.made_by}"
+            )
+        for letter, length in zip(letters, tensor.shape, strict=True):
+            if lengths.setdefault(letter, length) != length or length == 0:
+                raise InputError(
+                    f"{where}: '{name}' has shape {tuple(tensor.shape)}, but {letter} should be "
+                    f"{lengths[letter] or 'at least 1'}; {schema.made_by}"
+                )
+        is_label = name.startswith("label")
+        if is_label == tensor.is_floating_point() or tensor.is_complex():
+            raise InputError(f"{where}: '{name}' has dtype {tensor.dtype}; {schema.made_by}")
+        if not is_label and not bool(torch.isfinite(tensor).all()):
+            raise InputError(f"{where}: '{name}' holds NaN or infinity; {schema.made_by}")

@@ -1,0 +1,82 @@
+"""State dicts from files that may come from a stranger: nothing in them is ever executed."""
+
+import pickle
+import struct
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from artifacts.errors import InputError
+from artifacts.files import require_file
+
+# What torch's restricted unpickler raises on bytes that are no checkpoint.
+_UNPICKLER_ERRORS = (
+    AssertionError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    struct.error,
+)
+
+
+def read_checkpoint(path: str | Path, *, what: str, made_by: str) -> dict[str, Any]:
+    """Reads a safetensors file or a torch checkpoint without running code from it.
+
+    Args:
+        path: ``*.safetensors``, or anything ``torch.load(weights_only=True)`` accepts.
+        what: The file's role, for messages.
+        made_by: What makes such a file, for messages.
+
+    Returns:
+        The content: a state dict, or a checkpoint with a ``state_dict`` entry.
+
+    Raises:
+        InputError: The file is missing, unreadable, or would need unpickling.
+    """
+    path = require_file(path, what=what, made_by=made_by)
+    try:
+        if path.suffix == ".safetensors":
+            content: Any = load_file(str(path))
+        else:
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise InputError(
+            f"{path} is not a {what} that can be read safely: it is damaged or holds objects other "
+            "than tensors; save its state_dict() as safetensors and give that file"
+        ) from error
+    except (SafetensorError, OSError, *_UNPICKLER_ERRORS) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise InputError(f"{path} is not a readable {what} ({reason}); {made_by}") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path} holds a {type(content).__name__}, not a state dict; {made_by}")
+    return content
+
+
+def read_state_dict(path: str | Path, *, what: str, made_by: str) -> dict[str, Tensor]:
+    """The tensors of a checkpoint, by name.
+
+    Entries ``state_dict`` and ``model`` are looked into, as training frameworks nest them.
+
+    Raises:
+        InputError: As :func:`read_checkpoint`, or there are no tensors, or one holds NaN or
+            infinity.
+    """
+    content = read_checkpoint(path, what=what, made_by=made_by)
+    for key in ("state_dict", "model"):
+        if isinstance(content.get(key), dict):
+            content = content[key]
+            break
+    state_dict = {name: value for name, value in content.items() if isinstance(value, Tensor)}
+    if not state_dict:
+        raise InputError(f"{path} holds no tensors; {made_by}")
+    for name, value in state_dict.items():
+        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+            raise InputError(f"{path}: '{name}' holds NaN or infinity: the {what} is unusable")
+    return state_dict

@@ -1,0 +1,7 @@
+"""What watches or writes: artifacts, evaluation results, figures."""
+
+from callbacks.candidate_writer import CandidateWriter
+from callbacks.recovery_writer import RecoveryWriter
+from callbacks.representative_writer import RepresentativeWriter
+
+__all__ = ["CandidateWriter", "RecoveryWriter", "RepresentativeWriter"]

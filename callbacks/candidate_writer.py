@@ -1,0 +1,28 @@
+"""Writes the candidates of a finished reconstruction."""
+
+from pathlib import Path
+
+import lightning as L
+import torch
+
+from artifacts.tensors import CANDIDATES, write_tensors
+from callbacks.provenance import provenance
+from lightning_modules.kkt_reconstruction import KKTReconstruction
+
+
+class CandidateWriter(L.Callback):
+    """Writes ``candidates.safetensors`` into the run directory when the reconstruction ends."""
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Writes the file on the first process."""
+        assert isinstance(pl_module, KKTReconstruction)
+        if not trainer.is_global_zero:
+            return
+        path = Path(trainer.default_root_dir) / "candidates.safetensors"
+        diverged = torch.nonzero(pl_module.diverged).squeeze(1).tolist()
+        metadata = provenance(trainer, seed=pl_module.seed, diverged_draws=diverged)
+        write_tensors(path, CANDIDATES, pl_module.result(), metadata)
+        pl_module.print(
+            f"{pl_module.num_draws - len(diverged)} draws of {pl_module.num_candidates} "
+            f"candidates are in {path}"
+        )

@@ -1,0 +1,1 @@
+"""Subcommands of ``main.py`` that are not trainings."""

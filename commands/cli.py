@@ -1,0 +1,145 @@
+"""The Lightning CLI as this project uses it, with its traps closed."""
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import lightning as L
+from jsonargparse import Namespace
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
+from lightning.pytorch.loggers import TensorBoardLogger
+
+from artifacts.errors import InputError
+from artifacts.files import require_writable_directory
+
+
+class Parser(LightningArgumentParser):
+    """A parser whose errors are one line, and that takes no abbreviated options."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - as the base class
+        kwargs.setdefault("allow_abbrev", False)
+        super().__init__(*args, **kwargs)
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """Raises what went wrong as one line instead of printing 30 lines of usage."""
+        raise InputError(one_line(str(ex or message))) from ex
+
+
+# Lines of jsonargparse that tell how it searched, not what is wrong.
+_NOISE = (
+    "Does not validate against any of the Union subtypes",
+    "Subtypes:",
+    "Errors:",
+    "Expected a <class 'NoneType'>",
+    "Given value type:",
+    "Given value:",
+)
+
+
+def one_line(message: str) -> str:
+    """A parser's message of many lines as one, without what does not help the user."""
+    lines = (line.strip(" -") for line in message.splitlines())
+    kept = [line for line in lines if line and not line.startswith(_NOISE)]
+    return " ".join(dict.fromkeys(kept))
+
+
+class AfterimageCLI(LightningCLI):
+    """Runs one stage: any module, any data module, everything of it under one run directory.
+
+    The run directory is ``trainer.default_root_dir``: config, TensorBoard events, artifacts, and
+    ``checkpoints/last.ckpt``, which a stopped run continues from when ``ckpt_path`` is ``last``.
+
+    Args:
+        args: Command-line words after the program's name.
+    """
+
+    def __init__(self, args: list[str]) -> None:
+        super().__init__(
+            args=args,
+            parser_class=Parser,
+            parser_kwargs={"prog": "python main.py"},
+            # A stage that is run again, by hand or by a scheduler, writes its config again.
+            save_config_kwargs={"overwrite": True},
+            seed_everything_default=0,
+            auto_configure_optimizers=False,
+            # With it, a checkpoint would name a function to call when loaded: not from strangers.
+            load_from_checkpoint_support=False,
+        )
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
+        """Parses ``args``, whatever ``sys.argv`` holds."""
+        assert isinstance(args, list)
+        self.config = parser.parse_args(args)
+
+    def _parse_ckpt_path(self) -> None:
+        """Leaves the config alone: no checkpoint's hyper-parameters override what was asked."""
+
+    def before_instantiate_classes(self) -> None:
+        """Refuses an unwritable run directory before any work is done."""
+        trainer = self._get(self.config, "trainer")
+        if not trainer.get("fast_dev_run"):
+            require_writable_directory(trainer.get("default_root_dir") or ".")
+
+    def instantiate_classes(self) -> None:
+        """Builds module, data module and trainer; what a constructor refuses comes through."""
+        try:
+            super().instantiate_classes()
+        except InputError:
+            raise
+        except ValueError as error:
+            cause: BaseException | None = error
+            while cause is not None and not isinstance(cause, InputError):
+                cause = cause.__cause__ or cause.__context__
+            raise cause or InputError(one_line(str(error))) from error
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        """Runs the stage; what the trainer refuses is the user's to mend."""
+        try:
+            super()._run_subcommand(subcommand)
+        except MisconfigurationException as error:
+            raise InputError(one_line(str(error))) from error
+
+    def instantiate_trainer(self, **kwargs: Any) -> L.Trainer:  # noqa: ANN401 - as the base class
+        """Puts logs and checkpoints of a stage into its run directory unless told otherwise."""
+        config: Namespace = self._get(self.config_init, "trainer")
+        root = config.get("default_root_dir") or "."
+        if config.get("logger") in (None, True):
+            kwargs.setdefault("logger", TensorBoardLogger(root, name="", version=""))
+        callbacks = config.get("callbacks") or []
+        callbacks = callbacks if isinstance(callbacks, list) else [callbacks]
+        wants_checkpoints = config.get("enable_checkpointing") in (None, True)
+        if wants_checkpoints and not any(isinstance(c, ModelCheckpoint) for c in callbacks):
+            callbacks.append(last_checkpoint(root))
+        kwargs["callbacks"] = callbacks
+        return super().instantiate_trainer(**kwargs)
+
+
+def last_checkpoint(root: str) -> ModelCheckpoint:
+    """Keeps ``checkpoints/last.ckpt`` of the latest finished epoch, and nothing else."""
+    return ModelCheckpoint(
+        dirpath=f"{root}/checkpoints",
+        save_top_k=0,
+        save_last=True,
+        save_on_train_epoch_end=True,
+        enable_version_counter=False,
+    )
+
+
+def run_tool(function: Callable[..., None], args: list[str], **given: Any) -> None:  # noqa: ANN401
+    """Runs a function with its parameters as options, from the command line or a config file.
+
+    Args:
+        function: Its docstring and annotations describe the options.
+        args: Command-line words after the tool's name.
+        given: Parameters of the function that are no options.
+
+    Raises:
+        InputError: An option is unknown, missing or of the wrong type.
+    """
+    parser = Parser(prog=f"python main.py {function.__name__}", description=function.__doc__)
+    parser.add_argument("--config", action="config", help="A YAML file with options.")
+    parser.add_function_arguments(function, skip=set(given))
+    options = parser.instantiate_classes(parser.parse_args(args)).as_dict()
+    options.pop("config", None)
+    function(**options, **given)

@@ -1,0 +1,128 @@
+"""Runs the stages of an experiment in order, in one process."""
+
+import hashlib
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from artifacts.errors import InputError
+from artifacts.files import read_json, require_file, sha256_of_file, write_json
+from artifacts.tensors import package_version
+
+
+@dataclass
+class Stage:
+    """One command of a pipeline.
+
+    In ``options``, ``{run}`` stands for the pipeline's directory and ``{stage}`` for this stage's.
+
+    Attributes:
+        command: The subcommand of ``main.py``.
+        config: Config files, later ones over earlier ones.
+        inputs: Option name to file, relative to the pipeline's directory: what earlier stages
+            made. A changed input makes the stage run again.
+        outputs: Files, relative to the stage's directory, that exist when it is complete.
+        options: Further options.
+    """
+
+    command: Literal["fit", "validate", "test", "predict", "report"]
+    config: list[str] = field(default_factory=list)
+    inputs: dict[str, str] = field(default_factory=dict)
+    outputs: list[str] = field(default_factory=list)
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def pipeline(run: str, stages: dict[str, Stage], *, dispatch: Callable[[list[str]], None]) -> None:
+    """Runs stages in order, skips those that are complete, continues one that was stopped.
+
+    A stage runs again when its configs, options, inputs or the package version changed; what it
+    had made before is moved to ``<stage>.previous``.
+
+    Args:
+        run: Directory of the whole experiment; each stage has its own in it.
+        stages: Stage by name, in order.
+        dispatch: Runs a command line.
+
+    Raises:
+        InputError: A config or input is missing, or a stage did not make its outputs.
+    """
+    if not stages:
+        raise InputError("the pipeline has no stages; give a config: --config FILE")
+    for number, (name, stage) in enumerate(stages.items(), start=1):
+        directory = Path(run) / name
+        state = _state(Path(run), directory, stage)
+        title = f"[{number}/{len(stages)}] {name}"
+        status = _status(directory, state, stage.outputs)
+        if status == "complete":
+            _say(f"{title}: complete, skipped ({directory})")
+            continue
+        if status == "changed":
+            previous = directory.with_name(f"{name}.previous")
+            shutil.rmtree(previous, ignore_errors=True)
+            directory.rename(previous)
+            _say(f"{title}: its settings or inputs changed; the old results are in {previous}")
+        _say(f"{title}: {'continues' if status == 'running' else 'starts'} ({stage.command})")
+        write_json(directory / "stage.json", {**state, "status": "running"})
+        dispatch(_command_line(Path(run), directory, stage))
+        for output in stage.outputs:
+            require_file(
+                directory / output, what=f"output of stage {name}", made_by="the stage did not end"
+            )
+        write_json(directory / "stage.json", {**state, "status": "complete"})
+    _say(f"all {len(stages)} stages are complete; results are in {run}")
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def _state(run: Path, directory: Path, stage: Stage) -> dict[str, Any]:
+    """What decides a stage's result, as hashes."""
+    for path in stage.config:
+        require_file(path, what="config file", made_by="check the pipeline's 'config' entries")
+    files = {
+        name: require_file(run / path, what=f"input {name}", made_by="an earlier stage makes it")
+        for name, path in stage.inputs.items()
+    }
+    description = {
+        "command": _command_line(run, directory, stage),
+        "configs": [sha256_of_file(path) for path in stage.config],
+        "inputs": {name: sha256_of_file(path) for name, path in files.items()},
+        "package_version": package_version(),
+    }
+    digest = hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()
+    return {"fingerprint": digest, **description}
+
+
+def _status(
+    directory: Path, state: dict[str, Any], outputs: list[str]
+) -> Literal["new", "running", "complete", "changed"]:
+    marker = directory / "stage.json"
+    if not marker.is_file():
+        # Without a marker nothing tells what made the files in there.
+        return "changed" if directory.is_dir() and any(directory.iterdir()) else "new"
+    saved = read_json(marker, what="stage marker", made_by=f"delete {directory} to start afresh")
+    if saved.get("fingerprint") != state["fingerprint"]:
+        return "changed"
+    done = saved.get("status") == "complete"
+    return "complete" if done and all((directory / o).is_file() for o in outputs) else "running"
+
+
+def _command_line(run: Path, directory: Path, stage: Stage) -> list[str]:
+    words: list[str] = [stage.command]
+    for path in stage.config:
+        words += ["--config", path]
+    if stage.command != "report":
+        words.append(f"--trainer.default_root_dir={directory}")
+    words += [f"--{name}={run / path}" for name, path in stage.inputs.items()]
+    for name, value in stage.options.items():
+        text = value if isinstance(value, str) else json.dumps(value)
+        words.append(
+            f"--{name}={text.replace('{run}', str(run)).replace('{stage}', str(directory))}"
+        )
+    return words

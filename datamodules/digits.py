@@ -1,0 +1,38 @@
+"""Handwritten digits of scikit-learn: 1,797 real 8×8 images that need no download."""
+
+import torch
+
+from datamodules.in_memory import Batch, InMemoryDataModule, balanced_sample
+
+
+class DigitsDataModule(InMemoryDataModule):
+    """Even (+1) against odd (-1) digits, as flattened pixels in [0, 1].
+
+    The training set is a balanced random sample; every other digit is in the test set.
+
+    Args:
+        num_train: Number of training images, even.
+        seed: Chooses the training images.
+
+    Raises:
+        InputError: ``num_train`` is odd or exceeds what there is.
+    """
+
+    image_shape = (1, 8, 8)
+
+    def __init__(self, num_train: int = 50, seed: int = 0) -> None:
+        super().__init__()
+        self.num_train = num_train
+        self.seed = seed
+
+    def load(self) -> tuple[Batch, Batch]:
+        """Samples the training set; the rest is held out."""
+        from sklearn.datasets import load_digits
+
+        digits = load_digits()
+        inputs = torch.from_numpy(digits.data).float() / 16
+        labels = 1 - 2 * (torch.from_numpy(digits.target) % 2)
+        chosen = balanced_sample(labels, self.num_train, torch.Generator().manual_seed(self.seed))
+        held_out = torch.ones(len(labels), dtype=torch.bool)
+        held_out[chosen] = False
+        return (inputs[chosen], labels[chosen]), (inputs[held_out], labels[held_out])

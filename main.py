@@ -1,0 +1,76 @@
+"""Command line of Afterimage: stages as Lightning subcommands, and tools around them."""
+
+import os
+import sys
+import warnings
+
+from artifacts.errors import InputError
+
+DESCRIPTION = """Afterimage: what does a trained vision model give away about its training images?
+
+stages (LightningCLI), each with --config FILE, --help and --print_config:
+  fit         train a probe, reconstruct its training vectors, …
+  validate    evaluate on the validation data
+  test        evaluate; compare an attack's result with the truth
+  predict     apply; choose representatives of an attack's candidates
+
+tools:
+  pipeline    run the stages of a config in order, skip finished ones, resume
+  report      write one self-contained HTML page about finished stages
+
+options:
+  --debug     on an error, show the whole traceback
+"""
+
+
+def dispatch(args: list[str]) -> None:
+    """Runs what the first word names."""
+    command = args[0] if args else "--help"
+    if command in ("-h", "--help"):
+        sys.stdout.write(DESCRIPTION)
+    elif command == "pipeline":
+        from commands.cli import run_tool
+        from commands.pipeline import pipeline
+
+        run_tool(pipeline, args[1:], dispatch=dispatch)
+    elif command == "report":
+        from commands.cli import run_tool
+        from commands.report import report
+
+        run_tool(report, args[1:])
+    elif command in ("fit", "validate", "test", "predict"):
+        from commands.cli import AfterimageCLI
+
+        AfterimageCLI(args)
+    else:
+        raise InputError(f"unknown command '{command}'; try: python main.py --help")
+
+
+def main(args: list[str] | None = None) -> int:
+    """Runs a command line.
+
+    Args:
+        args: Words after the program's name; by default those of this process.
+
+    Returns:
+        The exit code: 0, or 1 after an error that one line on stderr explains.
+    """
+    args = list(sys.argv[1:] if args is None else args)
+    debug = "--debug" in args
+    # Advice about workers and steps that does not apply to data held in memory.
+    warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+    warnings.filterwarnings("ignore", message=".*The number of training batches.*")
+    try:
+        dispatch([word for word in args if word != "--debug"])
+    except (InputError, OSError) as error:
+        if debug:
+            raise
+        message = " ".join(str(error).split()) or type(error).__name__
+        sys.stderr.write(f"error: {message}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("PYTORCH_ENABLE_MPS_FALLBACK", "1")
+    sys.exit(main())

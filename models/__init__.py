@@ -1,0 +1,1 @@
+"""Plain PyTorch modules: no Lightning, no files."""

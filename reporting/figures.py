@@ -1,0 +1,127 @@
+"""Figures about a reconstruction, as matplotlib objects that no global state holds."""
+
+import base64
+import io
+from typing import TYPE_CHECKING
+
+import numpy as np
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def reconstruction_grid(
+    train: Tensor, recovered: Tensor, similarity: Tensor, columns: int = 10
+) -> "Figure":
+    """Training images above their reconstructions, most similar first.
+
+    Args:
+        train: Training images (n, C, H, W) in [0, 1].
+        recovered: The nearest candidate of each, as an image of the same shape.
+        similarity: Cosine similarity of each pair (n,), in embedding space.
+        columns: Pairs in a row.
+
+    Returns:
+        The figure.
+    """
+    from matplotlib.figure import Figure
+
+    order = similarity.argsort(descending=True).tolist()
+    columns = min(columns, len(order))
+    rows = -(-len(order) // columns)
+    figure = Figure(figsize=(columns * 0.85, rows * 1.95), layout="constrained")
+    axes = figure.subplots(2 * rows, columns, squeeze=False)
+    for axis in axes.flat:
+        axis.set_axis_off()
+    for position, index in enumerate(order):
+        row, column = divmod(position, columns)
+        pair = (train[index], recovered[index])
+        for axis, image in zip(axes[2 * row : 2 * row + 2, column], pair, strict=True):
+            pixels = image.permute(1, 2, 0).cpu().numpy()
+            axis.imshow(pixels.squeeze(), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+        axes[2 * row, column].set_title(f"{similarity[index]:.2f}", fontsize=8, pad=2)
+    figure.suptitle("training image above its reconstruction; cosine similarity", fontsize=9)
+    return figure
+
+
+def margin_scatter(similarity: Tensor, margin: Tensor, labels: Tensor) -> "Figure":
+    """Similarity of each training sample's reconstruction against its margin (the paper's Fig. 5).
+
+    Args:
+        similarity: (n,).
+        margin: Distance of the probe's output from the decision boundary (n,).
+        labels: (n,).
+
+    Returns:
+        The figure.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5, 3.6), layout="constrained")
+    axis = figure.subplots()
+    for label in sorted(set(labels.tolist())):
+        chosen = labels == label
+        axis.scatter(margin[chosen].cpu(), similarity[chosen].cpu(), s=18, label=f"class {label}")
+    axis.axhline(0.75, color="gray", linewidth=1, linestyle="--")
+    axis.set_xlabel("margin of the training sample")
+    axis.set_ylabel("cosine similarity of its reconstruction")
+    axis.legend(frameon=False)
+    return figure
+
+
+def similarity_histogram(similarity: Tensor, held_out: Tensor) -> "Figure":
+    """Similarities of training samples beside those of samples that were not trained on.
+
+    Args:
+        similarity: Of training samples (n,).
+        held_out: Of held-out samples (h,).
+
+    Returns:
+        The figure.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5, 3.6), layout="constrained")
+    axis = figure.subplots()
+    low = min(float(similarity.min()), float(held_out.min()), 0.0)
+    bins = np.linspace(low, 1.0, 31).tolist()
+    axis.hist(held_out.cpu().numpy(), bins=bins, alpha=0.6, color="gray", label="held out (null)")
+    axis.hist(similarity.cpu().numpy(), bins=bins, alpha=0.7, color="tab:red", label="training")
+    axis.axvline(0.75, color="gray", linewidth=1, linestyle="--")
+    axis.set_xlabel("cosine similarity to the nearest candidate")
+    axis.set_ylabel("samples")
+    axis.legend(frameon=False)
+    return figure
+
+
+def residual_curves(history: Tensor) -> "Figure":
+    """Relative KKT residual of every draw along the iterations.
+
+    Args:
+        history: (T, R), evenly spaced over the run.
+
+    Returns:
+        The figure.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5, 3.6), layout="constrained")
+    axis = figure.subplots()
+    axis.plot(np.linspace(0, 100, len(history) + 1)[1:], history.cpu().numpy(), linewidth=1)
+    axis.set_yscale("log")
+    axis.set_xlabel("percent of the iterations")
+    axis.set_ylabel("relative KKT residual, one line a draw")
+    return figure
+
+
+def png_bytes(figure: "Figure", dpi: int = 110) -> bytes:
+    """The figure as a PNG file's content."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=dpi)
+    return buffer.getvalue()
+
+
+def data_uri(png: bytes) -> str:
+    """A PNG as a ``data:`` address that a page can hold itself."""
+    return "data:image/png;base64," + base64.b64encode(png).decode("ascii")

@@ -1,0 +1,69 @@
+"""A self-contained HTML page: figures are inside it, and nothing is fetched to show it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of the page.
+
+    Attributes:
+        title: Heading.
+        header: Column titles.
+        rows: Cells, as text.
+        note: How to read it.
+    """
+
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure of the page.
+
+    Attributes:
+        source: ``data:`` address of the picture.
+        caption: What it shows.
+    """
+
+    source: str
+    caption: str
+
+
+@dataclass(frozen=True)
+class Page:
+    """What the page says.
+
+    Attributes:
+        title: Heading.
+        threat_model: What the attacker has, in a sentence or two.
+        headline: The main number.
+        tables: Tables.
+        figures: Figures.
+        caveats: What may not be concluded.
+        versions: The versions that made the results.
+        configs: Name and text of each stage's config.
+    """
+
+    title: str
+    threat_model: str
+    headline: str
+    tables: Sequence[Table] = ()
+    figures: Sequence[Picture] = ()
+    caveats: Sequence[str] = ()
+    versions: str = ""
+    configs: Sequence[tuple[str, str]] = field(default_factory=list)
+
+
+def render(page: Page) -> str:
+    """The page as HTML; every text is escaped."""
+    from jinja2 import Environment
+
+    template = files("reporting").joinpath("page.html.j2").read_text(encoding="utf-8")
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    return environment.from_string(template).render(**vars(page))

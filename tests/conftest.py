@@ -1,0 +1,74 @@
+"""What several tests share."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+import main
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+SHARED = REPOSITORY.parent / "shared"
+
+RunCLI = Callable[..., int]
+
+
+@pytest.fixture(autouse=True)
+def _in_repository(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Configs name each other relative to the repository."""
+    monkeypatch.chdir(REPOSITORY)
+    torch.set_num_threads(2)
+
+
+def run_cli(*words: object) -> int:
+    """Runs a command line in this process and returns its exit code."""
+    return main.main([str(word) for word in words])
+
+
+def quiet(root: Path) -> list[str]:
+    """Options that put a stage into ``root`` and keep the terminal still."""
+    return [
+        f"--trainer.default_root_dir={root}",
+        "--trainer.enable_progress_bar=false",
+        "--trainer.accelerator=cpu",
+    ]
+
+
+# The quickstart at a size that takes seconds.
+SMALL_PROBE = ["--trainer.max_epochs=10", "--data.num_train=20", "--model.hidden=[100]"]
+SMALL_ATTACK = [
+    "--model.num_draws=3",
+    "--model.num_candidates=40",
+    "--model.iterations=100",
+    "--model.iterations_per_step=10",
+]
+
+
+@pytest.fixture(scope="session")
+def small_probe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Checkpoint of a small probe, trained once."""
+    root = tmp_path_factory.mktemp("probe")
+    words = ["fit", f"--config={REPOSITORY}/configs/quickstart/probe.yaml"]
+    assert run_cli(*words, *quiet(root), *SMALL_PROBE) == 0
+    return root / "checkpoints" / "last.ckpt"
+
+
+@pytest.fixture(scope="session")
+def small_candidates(small_probe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Candidates of a small reconstruction, made once."""
+    root = tmp_path_factory.mktemp("reconstruct")
+    words = ["fit", f"--config={REPOSITORY}/configs/quickstart/reconstruct.yaml"]
+    assert run_cli(*words, *quiet(root), *SMALL_ATTACK, f"--model.probe={small_probe}") == 0
+    return root / "candidates.safetensors"
+
+
+@pytest.fixture
+def copy_of(tmp_path: Path) -> Callable[[Path], Path]:
+    """Copies a file into the test's own folder."""
+
+    def copy(path: Path) -> Path:
+        return Path(shutil.copy(path, tmp_path / path.name))
+
+    return copy
