@@ -1,6 +1,8 @@
 """The Lightning CLI as this project uses it, with its traps closed."""
 
+import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn
 
 import lightning as L
@@ -9,9 +11,11 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from artifacts.errors import InputError
-from artifacts.files import require_writable_directory
+from artifacts.files import require_file, require_writable_directory
+from callbacks.last_checkpoint import LastCheckpoint
 
 
 class Parser(LightningArgumentParser):
@@ -93,10 +97,25 @@ class AfterimageCLI(LightningCLI):
                 cause = cause.__cause__ or cause.__context__
             raise cause or InputError(one_line(str(error))) from error
 
+    def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
+        """Finds ``ckpt_path: last`` in the run directory; loads no checkpoint by unpickling."""
+        kwargs = super()._prepare_subcommand_kwargs(subcommand)
+        if kwargs.get("ckpt_path") == "last":
+            last = Path(self.trainer.default_root_dir) / "checkpoints" / "last.ckpt"
+            kwargs["ckpt_path"] = str(last) if last.is_file() else None
+        elif kwargs.get("ckpt_path") is not None:
+            require_file(kwargs["ckpt_path"], what="checkpoint", made_by="check --ckpt_path")
+        if kwargs.get("weights_only") is None:
+            kwargs["weights_only"] = True
+        return kwargs
+
     def _run_subcommand(self, subcommand: str) -> None:
         """Runs the stage; what the trainer refuses is the user's to mend."""
         try:
             super()._run_subcommand(subcommand)
+        except SIGTERMException:
+            # Lightning's own exit code for it is 0, as if the stage were finished.
+            raise SystemExit(128 + signal.SIGTERM) from None
         except MisconfigurationException as error:
             raise InputError(one_line(str(error))) from error
 
@@ -110,20 +129,9 @@ class AfterimageCLI(LightningCLI):
         callbacks = callbacks if isinstance(callbacks, list) else [callbacks]
         wants_checkpoints = config.get("enable_checkpointing") in (None, True)
         if wants_checkpoints and not any(isinstance(c, ModelCheckpoint) for c in callbacks):
-            callbacks.append(last_checkpoint(root))
+            callbacks.append(LastCheckpoint())
         kwargs["callbacks"] = callbacks
         return super().instantiate_trainer(**kwargs)
-
-
-def last_checkpoint(root: str) -> ModelCheckpoint:
-    """Keeps ``checkpoints/last.ckpt`` of the latest finished epoch, and nothing else."""
-    return ModelCheckpoint(
-        dirpath=f"{root}/checkpoints",
-        save_top_k=0,
-        save_last=True,
-        save_on_train_epoch_end=True,
-        enable_version_counter=False,
-    )
 
 
 def run_tool(function: Callable[..., None], args: list[str], **given: Any) -> None:  # noqa: ANN401

@@ -1,7 +1,6 @@
 """The candidates of a reconstruction run, as input of the selection."""
 
 import lightning as L
-import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -32,21 +31,3 @@ class CandidatesDataModule(L.LightningDataModule):
         """One batch: the tensors of the file by name."""
         assert self._tensors is not None
         return DataLoader([self._tensors], batch_size=None)  # type: ignore[arg-type]
-
-
-def flatten_draws(tensors: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Joins the draws of a run.
-
-    Args:
-        tensors: ``candidates`` (R, m, D), ``multipliers`` (R, m), ``labels`` (m,).
-
-    Returns:
-        Candidates (R·m, D), multipliers (R·m,), index of the draw (R·m,), labels (R·m,).
-    """
-    num_draws, num_candidates, _ = tensors["candidates"].shape
-    return (
-        tensors["candidates"].flatten(0, 1),
-        tensors["multipliers"].flatten(),
-        torch.arange(num_draws).repeat_interleave(num_candidates),
-        tensors["labels"].repeat(num_draws),
-    )

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from artifacts.errors import InputError
 from attacks.draws import DrawRanges, balanced_labels, sample_draws
-from attacks.kkt import kkt_loss_and_grad, relative_residual
+from attacks.kkt import Scratch, kkt_loss_and_grad, relative_residual
 from attacks.optimizers import DrawwiseAdam, DrawwiseSGD
 from attacks.row_space import row_space
 from lightning_modules.victim import load_probe
@@ -169,8 +169,9 @@ class KKTReconstruction(L.LightningModule):
         )
 
     def on_train_start(self) -> None:
-        """Fixes the projected layers for the run."""
+        """Fixes the projected layers and the working memory for the run."""
         self._layers = self.solved_layers()
+        self._scratch = Scratch()
 
     def training_step(self, batch: int, batch_idx: int) -> None:
         """Makes ``iterations_per_step`` iterations of every draw."""
@@ -203,7 +204,12 @@ class KKTReconstruction(L.LightningModule):
         progress = iteration / self.iterations
         alpha = self.relu_alpha * self.alpha_annealing ** (1 - progress)
         loss, self.candidates.grad, grad = kkt_loss_and_grad(
-            self._layers, self.candidates, self.multipliers, self.labels, alpha
+            self._layers,
+            self.candidates,
+            self.multipliers,
+            self.labels,
+            alpha,
+            scratch=self._scratch,
         )
         shortfall = (self.lambda_min[:, None] - self.multipliers).clamp_min(0)
         self.multipliers.grad = grad.sub_(shortfall, alpha=2 * self.multiplier_penalty)

@@ -1,16 +1,102 @@
 """Choice of the candidates worth inverting, without the training set."""
 
 import lightning as L
+import torch
 from torch import Tensor
+
+from artifacts.errors import InputError
+from attacks.representatives import (
+    Cut,
+    RankingName,
+    RepresentativeName,
+    select_representatives,
+)
 
 
 class RepresentativeSelection(L.LightningModule):
-    """placeholder until attacks.representatives lands."""
+    """Clusters the candidates of each label and represents the best clusters.
 
-    def __init__(self, top: int = 45) -> None:
+    Reconstructing Training Data From Real-World Models Trained with Transfer Learning, section 5:
+    candidates that resemble a training sample gather in clusters, so clusters tell them apart
+    without a training sample. Nothing is trained: ``predict`` is all there is.
+
+    Args:
+        top: Number of representatives; the paper inverts 45.
+        representative: How a cluster is averaged; the paper takes the mean.
+        ranking: What the clusters are ranked by; the paper takes their size.
+        maxclust: Cut into at most this many clusters (the paper's 1,000), or
+        height: cut at this mean cosine distance. One of the two.
+        min_draws: Leave out clusters that fewer draws contribute to.
+        draws: Use this many draws, those of the lowest KKT residual; by default all.
+
+    Raises:
+        InputError: A number makes no sense, or both or neither of ``maxclust`` and ``height``.
+    """
+
+    def __init__(
+        self,
+        top: int = 45,
+        representative: RepresentativeName = "weighted",
+        ranking: RankingName = "multiplier_mass",
+        maxclust: int | None = None,
+        height: float | None = 0.3,
+        min_draws: int = 1,
+        draws: int | None = None,
+    ) -> None:
         super().__init__()
+        self.save_hyperparameters()
+        if min(top, min_draws, 1 if draws is None else draws) < 1:
+            raise InputError("top, min_draws and draws must be at least 1")
+        try:
+            # A number of clusters stands for the default height.
+            self.cut = Cut(maxclust, None if maxclust is not None else height)
+        except ValueError as error:
+            raise InputError(str(error)) from error
         self.top = top
+        self.representative: RepresentativeName = representative
+        self.ranking: RankingName = ranking
+        self.min_draws = min_draws
+        self.draws = draws
+
+    def forward(self, run: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Chooses among the candidates of a run.
+
+        Args:
+            run: ``candidates`` (R, m, D), ``multipliers`` (R, m), ``labels`` (m,), ``residual``
+                (R,), as a reconstruction writes them.
+
+        Returns:
+            ``representatives`` (k, D), ``score`` (k,) in descending order, ``label`` (k,).
+
+        Raises:
+            InputError: No cluster has enough draws.
+        """
+        draws = run["residual"].argsort()[: self.draws]
+        candidates = run["candidates"][draws]
+        num_draws, num_candidates, _ = candidates.shape
+        chosen = select_representatives(
+            candidates.flatten(0, 1),
+            run["multipliers"][draws].flatten(),
+            torch.arange(num_draws, device=candidates.device).repeat_interleave(num_candidates),
+            run["labels"].repeat(num_draws),
+            cut=self.cut,
+            representative=self.representative,
+            ranking=self.ranking,
+            top=self.top,
+            min_draws=self.min_draws,
+        )
+        if len(chosen.score) == 0:
+            raise InputError(
+                f"no cluster has candidates of {self.min_draws} draws; lower model.min_draws "
+                f"(the run has {num_draws} draws) or raise model.height"
+            )
+        return {
+            "representatives": chosen.vectors,
+            "score": chosen.score.float(),
+            "label": chosen.label,
+        }
 
     def predict_step(self, batch: dict[str, Tensor], batch_idx: int) -> dict[str, Tensor]:
-        """Chooses."""
-        raise AssertionError
+        """The choice among the candidates of the one batch."""
+        representatives: dict[str, Tensor] = self(batch)
+        return representatives

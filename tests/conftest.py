@@ -1,11 +1,15 @@
 """What several tests share."""
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
+
+# One thread here and in subprocesses: other work on the machine then costs time only in
+# proportion, and results are the same to the bit.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 import main
 
@@ -19,7 +23,6 @@ RunCLI = Callable[..., int]
 def _in_repository(monkeypatch: pytest.MonkeyPatch) -> None:
     """Configs name each other relative to the repository."""
     monkeypatch.chdir(REPOSITORY)
-    torch.set_num_threads(2)
 
 
 def run_cli(*words: object) -> int:

@@ -1,0 +1,150 @@
+"""The reconstruction: repeatable, resumable, blind to data, and robust to single draws."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from artifacts.tensors import CANDIDATES, read_tensors
+from tests.conftest import REPOSITORY, SMALL_ATTACK, quiet, run_cli
+
+RECONSTRUCT = f"--config={REPOSITORY}/configs/quickstart/reconstruct.yaml"
+
+
+def attack(root: Path, probe: Path, *options: str) -> dict[str, torch.Tensor]:
+    words = ["fit", RECONSTRUCT, *quiet(root), *SMALL_ATTACK, f"--model.probe={probe}", *options]
+    assert run_cli(*words) == 0
+    return read_tensors(root / "candidates.safetensors", CANDIDATES)[0]
+
+
+def test_same_seed_same_bits(small_probe: Path, small_candidates: Path, tmp_path: Path) -> None:
+    again = attack(tmp_path / "again", small_probe)
+    first, _ = read_tensors(small_candidates, CANDIDATES)
+    assert set(first) == set(again)
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    other = attack(tmp_path / "other", small_probe, "--model.seed=1")
+    assert not torch.equal(first["candidates"], other["candidates"])
+
+
+def test_artifact_says_what_it_holds(small_candidates: Path) -> None:
+    tensors, metadata = read_tensors(small_candidates, CANDIDATES)
+    assert tensors["candidates"].shape == (3, 40, 64)
+    assert tensors["labels"].tolist() == [1] * 20 + [-1] * 20
+    assert metadata["seed"] == "0"
+    assert len(metadata["config_sha256"]) == 64
+    assert bool((tensors["residual"] < 1).all())
+    # The artifact's residual is that of its own candidates, by double precision from scratch.
+    state = torch.load(small_candidates.parent / "checkpoints/last.ckpt", weights_only=True)
+    assert "candidates" in state["state_dict"]
+
+
+def test_the_attack_sees_no_data(
+    small_probe: Path,
+    small_candidates: Path,
+    copy_of: Callable[[Path], Path],
+    tmp_path: Path,
+) -> None:
+    """With the data unreachable and only the probe's file at hand, not a bit changes."""
+    probe = copy_of(small_probe)
+    script = (
+        "import sys; sys.modules['sklearn.datasets'] = None; sys.modules['sklearn'] = None\n"
+        "import main; sys.exit(main.main(sys.argv[1:]))"
+    )
+    words = ["fit", RECONSTRUCT, *quiet(tmp_path / "blind"), *SMALL_ATTACK]
+    subprocess.run(
+        [sys.executable, "-c", script, *words, f"--model.probe={probe}"],
+        check=True,
+        capture_output=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+    )
+    blind, _ = read_tensors(tmp_path / "blind" / "candidates.safetensors", CANDIDATES)
+    seeing, _ = read_tensors(small_candidates, CANDIDATES)
+    assert all(torch.equal(blind[name], seeing[name]) for name in seeing)
+
+
+# Long enough to be stopped in the middle.
+LONG = [
+    "--model.iterations=2000",
+    "--model.iterations_per_step=10",
+    "--model.num_candidates=400",
+    "--trainer.callbacks+=callbacks.LastCheckpoint",
+    "--trainer.callbacks.interval=0",
+]
+
+
+@pytest.fixture(scope="module")
+def long_run(small_probe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Candidates of an undisturbed run of that length."""
+    root = tmp_path_factory.mktemp("long")
+    attack(root, small_probe, *LONG)
+    return root / "candidates.safetensors"
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_stopped_run_continues_to_the_same_candidates(
+    stop: signal.Signals, small_probe: Path, long_run: Path, tmp_path: Path
+) -> None:
+    undisturbed, _ = read_tensors(long_run, CANDIDATES)
+    root = tmp_path / "stopped"
+    words = ["fit", RECONSTRUCT, *quiet(root), *SMALL_ATTACK, f"--model.probe={small_probe}"]
+    process = subprocess.Popen(
+        [sys.executable, REPOSITORY / "main.py", *words, *LONG],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    checkpoint = root / "checkpoints" / "last.ckpt"
+    deadline = time.monotonic() + 120
+    while not checkpoint.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(stop)
+    assert process.wait(timeout=120) != 0
+    assert not (root / "candidates.safetensors").exists()
+    done = torch.load(checkpoint, weights_only=True)["global_step"]
+    assert 0 < done < 200
+
+    resumed = attack(root, small_probe, *LONG)
+    for name, tensor in undisturbed.items():
+        assert torch.equal(resumed[name], tensor), name
+
+
+def test_a_diverged_draw_spoils_no_other(small_probe: Path, tmp_path: Path) -> None:
+    # Plain gradient descent; the range of rates reaches from harmless to hopeless.
+    options = ["--model.optimizer=sgd", "--model.num_draws=8", "--model.init_std=[0.1, 0.2]"]
+    wide = attack(tmp_path / "wide", small_probe, *options, "--model.learning_rate=[1e-4, 1e8]")
+    _, metadata = read_tensors(tmp_path / "wide" / "candidates.safetensors", CANDIDATES)
+    kept = wide["draw"].tolist()
+    assert 0 < len(kept) < 8
+    assert metadata["diverged_draws"] == str([i for i in range(8) if i not in kept])
+    # Alone, the first surviving draw gives the same vectors.
+    upto = [f"--model.num_draws={kept[0] + 1}", "--model.learning_rate=[1e-4, 1e8]"]
+    alone = attack(tmp_path / "alone", small_probe, *options, *upto)
+    torch.testing.assert_close(alone["candidates"][-1], wide["candidates"][0])
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_attacks_any_state_dict_of_linear_layers(bias: bool, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8, bias=bias), nn.ReLU(), nn.Linear(8, 3, bias=bias))
+    save_file(model.state_dict(), str(tmp_path / "p.safetensors"))
+    torch.save(model.state_dict(), tmp_path / "p.pt")
+    options = ["--model.num_candidates=12"]
+    first = attack(tmp_path / "a", tmp_path / "p.safetensors", *options)
+    second = attack(tmp_path / "b", tmp_path / "p.pt", *options)
+    assert first["labels"].tolist() == [0] * 4 + [1] * 4 + [2] * 4
+    assert torch.equal(first["candidates"], second["candidates"])
+
+
+def test_a_linear_probe_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_file(nn.Linear(6, 1).state_dict(), str(tmp_path / "p.safetensors"))
+    words = ["fit", RECONSTRUCT, *quiet(tmp_path), *SMALL_ATTACK]
+    assert run_cli(*words, f"--model.probe={tmp_path}/p.safetensors") == 1
+    assert "needs a hidden layer" in capsys.readouterr().err
