@@ -1,5 +1,6 @@
 """Named tensors in one safetensors file, with a schema that reading checks."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from artifacts.errors import InputError
@@ -84,7 +85,20 @@ def write_tensors(
     }
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with atomic_path(path) as temporary:
-        save_file(contiguous, str(temporary), metadata=header)
+        temporary.write_bytes(_with_sorted_header(save(contiguous, metadata=header)))
+
+
+def _with_sorted_header(content: bytes) -> bytes:
+    """A safetensors file whose header is in sorted order.
+
+    The library writes metadata in an order that differs from call to call; equal results should
+    be equal files, so that a hash tells whether an input changed.
+    """
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + size])
+    text = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + content[8 + size :]
 
 
 def read_tensors(path: str | Path, schema: Schema) -> tuple[dict[str, Tensor], dict[str, str]]:

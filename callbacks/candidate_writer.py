@@ -13,8 +13,8 @@ from lightning_modules.kkt_reconstruction import KKTReconstruction
 class CandidateWriter(L.Callback):
     """Writes ``candidates.safetensors`` into the run directory when the reconstruction ends."""
 
-    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Writes the file on the first process."""
+    def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Writes the file on the first process, also when a finished run is only continued."""
         assert isinstance(pl_module, KKTReconstruction)
         if not trainer.is_global_zero:
             return

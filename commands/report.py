@@ -28,25 +28,25 @@ CAVEATS = (
 )
 
 
-def report(evaluation: str, output: str | None = None) -> None:
+def report(metrics: str, output: str | None = None) -> None:
     """Writes one self-contained HTML page about a finished evaluation.
 
     Args:
-        evaluation: Run directory of the evaluation stage, with ``metrics.json``.
-        output: The page to write; by default ``report.html`` in that directory.
+        metrics: The ``metrics.json`` of an evaluation stage, in its run directory.
+        output: The page to write; by default ``report.html`` beside it.
 
     Raises:
         InputError: The evaluation is not finished or broken, or the page cannot be written.
     """
-    root = Path(evaluation)
-    metrics = read_json(root / "metrics.json", what="metrics file", made_by=EVALUATION.made_by)
+    root = Path(metrics).parent
+    counted = read_json(metrics, what="metrics file", made_by=EVALUATION.made_by)
     tensors, _ = read_tensors(root / "evaluation.safetensors", EVALUATION)
     target = Path(output) if output is not None else root / "report.html"
     page = Page(
         title="Training images recovered from a probe's weights",
         threat_model=THREAT_MODEL,
-        headline=summary_lines(metrics)[0],
-        tables=[_recovery_table(metrics), _facts_table(metrics)],
+        headline=summary_lines(counted)[0],
+        tables=[_recovery_table(counted), _facts_table(counted)],
         figures=_pictures(tensors),
         caveats=CAVEATS,
         versions=f"afterimage {package_version()}, torch {torch.__version__}, "
@@ -59,7 +59,7 @@ def report(evaluation: str, output: str | None = None) -> None:
     )
     with atomic_path(target) as temporary:
         temporary.write_text(render(page), encoding="utf-8")
-    for line in summary_lines(metrics):
+    for line in summary_lines(counted):
         sys.stdout.write(line + "\n")
     sys.stdout.write(f"the report is {target}\n")
 

@@ -88,7 +88,7 @@ def test_mistakes_are_one_line(
         (["predict", RECONSTRUCT, "--model.probe=x"], "requires `forward`"),
         (["frobnicate"], "unknown command 'frobnicate'"),
         (["pipeline"], "run"),
-        (["report", "--evaluation=missing"], "missing/metrics.json"),
+        (["report", "--metrics=missing/m.json"], "missing/m.json"),
     ],
 )
 def test_wrong_commands_are_one_line(

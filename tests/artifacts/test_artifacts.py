@@ -31,6 +31,10 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     assert metadata["kind"] == "representatives"
     assert metadata["shape.representatives"] == "[3, 4]"
     assert list(path.parent.iterdir()) == [path]
+    first = path.read_bytes()
+    for _ in range(5):
+        write_tensors(path, REPRESENTATIVES, dict(reversed(TENSORS.items())), {"seed": "3"})
+        assert path.read_bytes() == first
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,179 @@
+"""The chain of stages: from nothing to the report, once."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from artifacts.errors import InputError
+from commands.pipeline import Stage, pipeline
+from tests.conftest import REPOSITORY, SMALL_ATTACK, SMALL_PROBE, quiet, run_cli
+
+QUIET = dict(word.removeprefix("--").split("=") for word in quiet(Path("x"))[1:])
+
+
+def small_pipeline(run: Path, **changes: dict[str, Any]) -> Path:
+    """The shipped pipeline in ``run``, at a size that takes seconds, as a config file."""
+    config = yaml.safe_load((REPOSITORY / "configs/quickstart/pipeline.yaml").read_text())
+    config["run"] = str(run)
+    small = {
+        "probe": SMALL_PROBE,
+        "reconstruct": SMALL_ATTACK,
+        "select": ["--model.top=20"],
+        "evaluate": ["--data.num_train=20"],
+    }
+    for name, words in small.items():
+        options = dict(word.removeprefix("--").split("=") for word in words)
+        stage = config["stages"][name]
+        stage["options"] = {**QUIET, **options, **changes.get(name, {})}
+    path = run.parent / f"{run.name}.yaml"
+    path.write_text(yaml.safe_dump(config, sort_keys=False))
+    return path
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("pipeline") / "run"
+    os.chdir(REPOSITORY)
+    assert run_cli("pipeline", "--config", small_pipeline(run)) == 0
+    return run
+
+
+@pytest.fixture
+def own_copy(finished: Path, tmp_path: Path) -> Iterator[Path]:
+    """The finished run, under the same path, put back as it was after the test."""
+    shutil.copytree(finished, tmp_path / "backup")
+    yield finished
+    shutil.rmtree(finished)
+    shutil.copytree(tmp_path / "backup", finished)
+
+
+def contents(run: Path) -> dict[str, bytes]:
+    """Every result of a run; logs apart."""
+    return {
+        str(path.relative_to(run)): path.read_bytes()
+        for path in sorted(run.rglob("*"))
+        if path.suffix in (".safetensors", ".json", ".html", ".ckpt")
+        and ".previous" not in str(path)
+    }
+
+
+def test_the_whole_job_leaves_its_results(finished: Path) -> None:
+    metrics = json.loads((finished / "evaluate/metrics.json").read_text())
+    assert metrics["num_train"] == 20
+    for name in ("candidates", "representatives"):
+        for threshold in ("0.75", "0.9"):
+            counts = metrics[name]["cosine"][threshold]
+            assert set(counts) == {"recovered", "null_held_out", "null_random"}
+            assert all(0 <= count <= 20 for count in counts.values())
+    assert set(metrics["ssim"]) == {"recovered", "null_held_out", "null_random"}
+    page = (finished / "report/report.html").read_text()
+    counts = metrics["candidates"]["cosine"]["0.75"]
+    assert f"{counts['recovered']} of 20 training images recovered" in page
+    assert page.count("data:image/png;base64,") == 4
+    # Nothing is fetched to show the page.
+    assert 'src="http' not in page
+    assert "<script" not in page
+    assert "<link" not in page
+
+
+def test_events_hold_curves_and_figures(finished: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    def tags(stage: str) -> dict[str, list[str]]:
+        accumulator = EventAccumulator(str(finished / stage), size_guidance={"images": 0})
+        accumulator.Reload()
+        found: dict[str, list[str]] = accumulator.Tags()
+        return found
+
+    assert {"train/loss", "val/accuracy", "train/gradient_norm"} <= set(tags("probe")["scalars"])
+    assert {"residual/best", "residual/median"} <= set(tags("reconstruct")["scalars"])
+    assert {
+        "recovery/reconstructions",
+        "recovery/similarity_against_margin",
+        "recovery/residual",
+    } <= set(tags("evaluate")["images"])
+
+
+def test_finished_stages_are_skipped(own_copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = contents(own_copy)
+    assert run_cli("pipeline", "--config", small_pipeline(own_copy)) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("complete, skipped") == 5
+    assert contents(own_copy) == before
+
+
+def test_a_changed_setting_runs_its_stage_and_what_follows(
+    own_copy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = contents(own_copy)
+    config = small_pipeline(own_copy, select={"model.top": 7})
+    assert run_cli("pipeline", "--config", config) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("complete, skipped") == 2
+    assert printed.count("changed; the old results are in") >= 2
+    after = contents(own_copy)
+    for name, content in before.items():
+        if name.startswith(("probe", "reconstruct")):
+            assert after[name] == content
+    metrics = json.loads((own_copy / "evaluate/metrics.json").read_text())
+    assert metrics["representatives"]["count"] == 7
+    old = json.loads((own_copy / "evaluate.previous/metrics.json").read_text())
+    assert old["representatives"]["count"] != 7
+
+
+def test_an_interrupted_stage_is_done_again_to_the_same_result(
+    own_copy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = contents(own_copy)
+    # As a kill leaves it: the stage is marked as running, and its artifact is missing.
+    marker = own_copy / "reconstruct/stage.json"
+    state = json.loads(marker.read_text())
+    marker.write_text(json.dumps({**state, "status": "running"}))
+    (own_copy / "reconstruct/candidates.safetensors").unlink()
+    assert run_cli("pipeline", "--config", small_pipeline(own_copy)) == 0
+    assert "reconstruct: continues" in capsys.readouterr().out
+    after = contents(own_copy)
+    assert (
+        after["reconstruct/candidates.safetensors"] == before["reconstruct/candidates.safetensors"]
+    )
+
+
+def test_a_failing_stage_stops_the_chain(tmp_path: Path) -> None:
+    ran: list[str] = []
+
+    def fail(words: list[str]) -> None:
+        ran.append(words[0])
+        raise InputError("wrong")
+
+    stages = {"a": Stage("fit", outputs=["x"]), "b": Stage("test", inputs={"model.x": "a/x"})}
+    with pytest.raises(InputError, match="wrong"):
+        pipeline(str(tmp_path), stages, dispatch=fail)
+    assert ran == ["fit"]
+    assert json.loads((tmp_path / "a/stage.json").read_text())["status"] == "running"
+
+
+@pytest.mark.parametrize(
+    ("stage", "message"),
+    [
+        (Stage("fit", config=["missing.yaml"]), "no config file at missing.yaml"),
+        (Stage("fit", inputs={"model.x": "a/x"}), "no input model.x at"),
+        (Stage("fit", outputs=["never"]), "no output of stage s at"),
+    ],
+)
+def test_missing_files_are_named(stage: Stage, message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=message):
+        pipeline(str(tmp_path), {"s": stage}, dispatch=lambda words: None)
+
+
+def test_stages_get_their_paths(tmp_path: Path) -> None:
+    seen: list[list[str]] = []
+    record: Callable[[list[str]], None] = seen.append
+    stage = Stage("report", options={"evaluation": "{run}/e", "output": "{stage}/r", "n": 3})
+    pipeline(str(tmp_path), {"s": stage}, dispatch=record)
+    assert seen == [["report", f"--evaluation={tmp_path}/e", f"--output={tmp_path}/s/r", "--n=3"]]

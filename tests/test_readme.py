@@ -1,0 +1,63 @@
+"""Every command of the README works as written, at a size that takes seconds."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from safetensors.torch import save_file
+from torch import nn
+
+from tests.commands.test_pipeline import small_pipeline
+from tests.conftest import REPOSITORY, SMALL_ATTACK, SMALL_PROBE, quiet, run_cli
+
+# What makes a command small, by its config; the README's own options come before.
+REDUCTIONS = {
+    "configs/quickstart/probe.yaml": SMALL_PROBE,
+    "configs/quickstart/reconstruct.yaml": SMALL_ATTACK,
+    "configs/quickstart/select.yaml": [],
+    "configs/quickstart/evaluate.yaml": ["--data.num_train=20"],
+}
+
+
+def commands() -> list[list[str]]:
+    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```bash\n(.*?)```", text, flags=re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines() if line.strip()]
+    return [shlex.split(line, comments=True) for line in lines]
+
+
+def test_every_command_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "configs").symlink_to(REPOSITORY / "configs")
+    mine = nn.Sequential(nn.Linear(12, 20), nn.ReLU(), nn.Linear(20, 1))
+    save_file(mine.state_dict(), "my_probe.safetensors")
+    ci = (REPOSITORY / ".ci/run").read_text(encoding="utf-8")
+    for words in commands():
+        if words[0] == "make":
+            assert " ".join(words) in ci
+        elif words[:2] == ["python", "main.py"]:
+            _run_small(words[2:], tmp_path)
+        else:
+            assert words in (
+                ["source", ".venv/bin/activate"],
+                ["tensorboard", "--logdir", "runs"],
+            ), words
+    assert (tmp_path / "runs/quickstart/evaluate/report.html").is_file()
+    assert (tmp_path / "runs/mine/select/representatives.safetensors").is_file()
+
+
+def _run_small(words: list[str], root: Path) -> None:
+    if words[0] == "pipeline":
+        assert words == ["pipeline", "--config", "configs/quickstart/pipeline.yaml"]
+        words = ["pipeline", "--config", str(small_pipeline(root / "runs" / "pipeline"))]
+    elif words[0] != "report":
+        words = [*words, *REDUCTIONS[words[words.index("--config") + 1]], *quiet(root)[1:]]
+    assert run_cli(*words) == 0, words
+
+
+def test_links_to_files_exist() -> None:
+    for name in ("README.md", "CONTRIBUTING.md"):
+        text = (REPOSITORY / name).read_text(encoding="utf-8")
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", text):
+            assert (REPOSITORY / target).exists(), target
