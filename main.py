@@ -6,6 +6,10 @@ import warnings
 
 from artifacts.errors import InputError
 
+# Threads that wait for work without spinning: a loaded machine slows down in proportion only, and
+# an idle one loses nothing. OpenMP reads this when torch is first imported.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 DESCRIPTION = """Afterimage: what does a trained vision model give away about its training images?
 
 stages (LightningCLI), each with --config FILE, --help and --print_config:
@@ -72,5 +76,4 @@ def main(args: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("PYTORCH_ENABLE_MPS_FALLBACK", "1")
     sys.exit(main())

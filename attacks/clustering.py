@@ -35,8 +35,10 @@ LISTS = 4096
 NEIGHBOURS = 16
 # A search among all clusters reads every mean, so it serves this many clusters if it can.
 SEARCHED = 64
-# Clusters whose neighbours are looked up at a time when few of them merge.
-LOOKED_UP = 256
+# Clusters that are looked up in lists at a time, at least, and how many of them for a merge is
+# still worth looking up more.
+LOOKED_UP = 16
+YIELD = 16
 # Slots are numbered anew once so many of them are left in use.
 COMPACT = 0.75
 # Vectors at a smaller cosine distance count as one direction: rounding in float32 makes more.
@@ -544,27 +546,30 @@ def _linkage_of_means(unit: Tensor, report: Progress) -> Linkage:
         report(int(rows[-1]) + 1, 2 * size - 1)
     clusters.merge_same(merges)
     clusters.recall(clusters.slots())
-    lately = clusters.used
+    # Looking up many at a time pays while many of them merge. Where one large cluster swallows the
+    # others one by one, it is the nearest of most, and they would be looked up in vain.
+    width, before = size, 0
     while clusters.used > 1:
         first, second = clusters.pairs()
         if len(first) > 0:
             clusters.merge(first, second, merges)
-            lately = len(first)
             if clusters.used < COMPACT * len(clusters.leads):
                 clusters.compact()
         else:
-            _find_pairs(clusters, lately, merges)
+            merged, before = len(merges) - before, len(merges)
+            if merged > 0:
+                width = 2 * width if YIELD * merged >= width else max(LOOKED_UP, width // 2)
+            _find_pairs(clusters, width, merges)
         report(size + len(merges), 2 * size - 1)
     return merges.linkage()
 
 
-def _find_pairs(clusters: _Clusters, lately: int, merges: _Merges) -> None:
+def _find_pairs(clusters: _Clusters, width: int, merges: _Merges) -> None:
     """Makes more nearest neighbours known, when no two known ones are each other's.
 
     Args:
         clusters: At least two, no pair of them each other's known nearest neighbour.
-        lately: How many merged the last time. Where one large cluster swallows the others one by
-            one, it is the nearest of most, and looking all of them up each time would be in vain.
+        width: How many to look up at most.
         merges: Takes the merge of two that are equally near to others.
     """
     rows = clusters.awaited()
@@ -576,7 +581,7 @@ def _find_pairs(clusters: _Clusters, lately: int, merges: _Merges) -> None:
         best = slots[clusters.closeness[slots].argmax(dim=0, keepdim=True)]
         clusters.merge(best, clusters.nearest[best], merges)
         return
-    rows = clusters.recall(clusters.promising(rows, max(LOOKED_UP, 8 * lately)))
+    rows = clusters.recall(clusters.promising(rows, width))
     if len(rows) == 0 or len(clusters.pairs()[0]) > 0:
         return
     if len(rows) < SEARCHED:

@@ -1,46 +1,54 @@
 """The space that weight decay leaves in a probe's first layer: the span of its training data.
 
 Gradient steps add multiples of training inputs to the rows of the first weight matrix, and weight
-decay removes what the initialisation left elsewhere. A cliff in the singular values tells the
-dimension of that span from the weights alone.
+decay shrinks what the initialisation left elsewhere. That rest is noise, whose singular values end
+at an edge that random matrix theory gives (Marchenko and Pastur, 1967); what is above the edge was
+written by training. The weights alone tell all this.
 """
+
+import math
 
 import torch
 from torch import Tensor
 
-# A cliff separates what training wrote from what is left of the initialisation. Spectra of
-# embeddings fall smoothly, by far less than this from one singular value to the next.
-CLIFF = 8.0
+# Singular values of noise scatter a little above the edge of infinitely large matrices.
+SLACK = 1.05
+# If more of the weights' norm than this is noise, the initialisation has not decayed.
+LARGEST_REST = 0.05
 
 
-def numerical_rank(singular_values: Tensor, cliff: float = CLIFF) -> int | None:
-    """The dimension of the span of the training data, if the spectrum shows it.
+def signal_rank(singular_values: Tensor, rows: int, columns: int) -> tuple[int, float]:
+    """How many singular values of a weight matrix stand out of its noise.
 
     Args:
-        singular_values: In descending order (k,).
-        cliff: Ratio of neighbouring singular values that counts as a cliff.
+        singular_values: All of them, in descending order (min(rows, columns),).
+        rows: Rows of the matrix.
+        columns: Columns of the matrix.
 
     Returns:
-        The number of singular values above the steepest cliff, or None without one: no weight
-        decay, too short a training, or as many samples as dimensions.
+        Their number k, and the share of the matrix's norm that is not theirs.
     """
-    tiny = torch.finfo(singular_values.dtype).tiny
-    ratios = singular_values[:-1] / singular_values[1:].clamp_min(tiny)
-    if len(ratios) == 0 or float(ratios.max()) < cliff:
-        return None
-    return int(ratios.argmax()) + 1
+    # Squared norm of what is left without the first k, for each k.
+    rest = singular_values.square().flip(0).cumsum(0).flip(0)
+    for k, value in enumerate(singular_values.tolist()):
+        noise = math.sqrt(float(rest[k]) / (rows * (columns - k)))
+        if value <= SLACK * noise * (math.sqrt(rows) + math.sqrt(columns - k)):
+            return k, math.sqrt(float(rest[k] / rest[0].clamp_min(torch.finfo(rest.dtype).tiny)))
+    return len(singular_values), 0.0
 
 
-def row_space(weight: Tensor, cliff: float = CLIFF) -> Tensor | None:
+def row_space(weight: Tensor) -> Tensor | None:
     """An orthonormal basis of the span of the training data.
 
     Args:
         weight: First layer's weight matrix (W, D).
-        cliff: See :func:`numerical_rank`.
 
     Returns:
-        Basis (k, D) in float64 arithmetic, of the dtype of ``weight``; None if there is no cliff.
+        Basis (k, D) of the dtype of ``weight``; None if the weights do not show that span: without
+        weight decay, after too short a training, or with as many samples as dimensions.
     """
     _, singular_values, basis = torch.linalg.svd(weight.double(), full_matrices=False)
-    rank = numerical_rank(singular_values, cliff)
-    return None if rank is None else basis[:rank].to(weight)
+    rank, rest = signal_rank(singular_values, *weight.shape)
+    if not 0 < rank < weight.shape[1] or rest > LARGEST_REST:
+        return None
+    return basis[:rank].to(weight)

@@ -1,8 +1,15 @@
 """What watches or writes: artifacts, evaluation results, figures."""
 
+from callbacks.attackability_writer import AttackabilityWriter
 from callbacks.candidate_writer import CandidateWriter
 from callbacks.last_checkpoint import LastCheckpoint
 from callbacks.recovery_writer import RecoveryWriter
 from callbacks.representative_writer import RepresentativeWriter
 
-__all__ = ["CandidateWriter", "LastCheckpoint", "RecoveryWriter", "RepresentativeWriter"]
+__all__ = [
+    "AttackabilityWriter",
+    "CandidateWriter",
+    "LastCheckpoint",
+    "RecoveryWriter",
+    "RepresentativeWriter",
+]

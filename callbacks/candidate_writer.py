@@ -7,7 +7,7 @@ import torch
 
 from artifacts.tensors import CANDIDATES, write_tensors
 from callbacks.provenance import provenance
-from lightning_modules.kkt_reconstruction import KKTReconstruction
+from lightning_modules.candidate_search import CandidateSearch
 
 
 class CandidateWriter(L.Callback):
@@ -15,7 +15,7 @@ class CandidateWriter(L.Callback):
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Writes the file on the first process, also when a finished run is only continued."""
-        assert isinstance(pl_module, KKTReconstruction)
+        assert isinstance(pl_module, CandidateSearch)
         if not trainer.is_global_zero:
             return
         path = Path(trainer.default_root_dir) / "candidates.safetensors"

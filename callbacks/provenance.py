@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import lightning as L
+from lightning.pytorch.cli import SaveConfigCallback
 
 from artifacts.files import sha256_of_file
 
@@ -15,8 +16,10 @@ def provenance(trainer: L.Trainer, **facts: object) -> dict[str, str]:
         facts: Further entries, turned into strings.
 
     Returns:
-        ``config_sha256`` of the stage's config.yaml (empty if none was saved), and the facts.
+        ``config_sha256`` of the stage's saved config (empty if none was saved), and the facts.
     """
-    config = Path(trainer.default_root_dir) / "config.yaml"
-    digest = sha256_of_file(config) if config.is_file() else ""
+    digest = ""
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, SaveConfigCallback):
+            digest = sha256_of_file(Path(trainer.default_root_dir) / callback.config_filename)
     return {"config_sha256": digest, **{name: str(value) for name, value in facts.items()}}

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import lightning as L
+import yaml
 from jsonargparse import Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -81,6 +82,9 @@ class AfterimageCLI(LightningCLI):
 
     def before_instantiate_classes(self) -> None:
         """Refuses an unwritable run directory before any work is done."""
+        # Evaluating a run must not replace the config that it was trained with.
+        name = "config.yaml" if self.subcommand == "fit" else f"config_{self.subcommand}.yaml"
+        self.save_config_kwargs["config_filename"] = name
         trainer = self._get(self.config, "trainer")
         if not trainer.get("fast_dev_run"):
             require_writable_directory(trainer.get("default_root_dir") or ".")
@@ -101,13 +105,32 @@ class AfterimageCLI(LightningCLI):
         """Finds ``ckpt_path: last`` in the run directory; loads no checkpoint by unpickling."""
         kwargs = super()._prepare_subcommand_kwargs(subcommand)
         if kwargs.get("ckpt_path") == "last":
-            last = Path(self.trainer.default_root_dir) / "checkpoints" / "last.ckpt"
+            root = Path(self.trainer.default_root_dir)
+            last = root / "checkpoints" / "last.ckpt"
             kwargs["ckpt_path"] = str(last) if last.is_file() else None
+            if subcommand == "fit" and last.is_file():
+                self._require_same_settings(root)
         elif kwargs.get("ckpt_path") is not None:
             require_file(kwargs["ckpt_path"], what="checkpoint", made_by="check --ckpt_path")
         if kwargs.get("weights_only") is None:
             kwargs["weights_only"] = True
         return kwargs
+
+    def _require_same_settings(self, root: Path) -> None:
+        """Refuses to continue a run that was started with another model, data or seed."""
+        path = root / "config.yaml"
+        if not path.is_file():
+            return
+        self._dump_config()
+        before = _flat(yaml.safe_load(path.read_text(encoding="utf-8")))
+        now = _flat(self.config_dump)
+        for name in sorted(before.keys() | now.keys()):
+            was, is_now = before.get(name), now.get(name)
+            if name.startswith(("model.", "data.", "seed_everything")) and was != is_now:
+                raise InputError(
+                    f"{root} holds a run with {name}={was}, this one has {name}={is_now}; "
+                    "choose another --trainer.default_root_dir, or delete the old run"
+                )
 
     def _run_subcommand(self, subcommand: str) -> None:
         """Runs the stage; what the trainer refuses is the user's to mend."""
@@ -132,6 +155,17 @@ class AfterimageCLI(LightningCLI):
             callbacks.append(LastCheckpoint())
         kwargs["callbacks"] = callbacks
         return super().instantiate_trainer(**kwargs)
+
+
+def _flat(config: Any, prefix: str = "") -> dict[str, Any]:  # noqa: ANN401 - any YAML value
+    """Values of a nested mapping by dotted name, without the names that say nothing to a user."""
+    if not isinstance(config, dict):
+        return {prefix: config}
+    flat: dict[str, Any] = {}
+    for name, value in config.items():
+        part = prefix if name == "init_args" else f"{prefix}.{name}".lstrip(".")
+        flat |= _flat(value, part)
+    return flat
 
 
 def run_tool(function: Callable[..., None], args: list[str], **given: Any) -> None:  # noqa: ANN401

@@ -1,6 +1,7 @@
 """Runs the stages of an experiment in order, in one process."""
 
 import hashlib
+import itertools
 import json
 import shutil
 import sys
@@ -19,6 +20,7 @@ class Stage:
     """One command of a pipeline.
 
     In ``options``, ``{run}`` stands for the pipeline's directory and ``{stage}`` for this stage's.
+    Names of the pipeline's grid stand for a value in every string here.
 
     Attributes:
         command: The subcommand of ``main.py``.
@@ -36,7 +38,13 @@ class Stage:
     options: dict[str, Any] = field(default_factory=dict)
 
 
-def pipeline(run: str, stages: dict[str, Stage], *, dispatch: Callable[[list[str]], None]) -> None:
+def pipeline(
+    run: str,
+    stages: dict[str, Stage],
+    grid: dict[str, list[Any]] | None = None,
+    *,
+    dispatch: Callable[[list[str]], None],
+) -> None:
     """Runs stages in order, skips those that are complete, continues one that was stopped.
 
     A stage runs again when its configs, options, inputs or the package version changed; what it
@@ -45,13 +53,18 @@ def pipeline(run: str, stages: dict[str, Stage], *, dispatch: Callable[[list[str
     Args:
         run: Directory of the whole experiment; each stage has its own in it.
         stages: Stage by name, in order.
+        grid: Values by name. All stages are run for each combination of them, with ``{name}``
+            replaced by its value in stage names and settings; a stage whose name holds none of
+            the names is run once.
         dispatch: Runs a command line.
 
     Raises:
-        InputError: A config or input is missing, or a stage did not make its outputs.
+        InputError: A config or input is missing, a stage did not make its outputs, or the grid
+            makes different stages of one name.
     """
     if not stages:
         raise InputError("the pipeline has no stages; give a config: --config FILE")
+    stages = expand_grid(stages, grid or {})
     for number, (name, stage) in enumerate(stages.items(), start=1):
         directory = Path(run) / name
         state = _state(Path(run), directory, stage)
@@ -74,6 +87,48 @@ def pipeline(run: str, stages: dict[str, Stage], *, dispatch: Callable[[list[str
             )
         write_json(directory / "stage.json", {**state, "status": "complete"})
     _say(f"all {len(stages)} stages are complete; results are in {run}")
+
+
+def expand_grid(stages: dict[str, Stage], grid: dict[str, list[Any]]) -> dict[str, Stage]:
+    """Repeats stages for every combination of the grid's values.
+
+    Args:
+        stages: Stage by name, with ``{name}`` where a value goes.
+        grid: Values by name.
+
+    Returns:
+        Stage by name: those of the first combination, in order, then those of the next.
+
+    Raises:
+        InputError: Two stages of one name differ, or a name or a value list cannot be used.
+    """
+    if {"run", "stage"} & set(grid) or not all(grid.values()):
+        raise InputError("a grid has names other than 'run' and 'stage', each with some values")
+    expanded: dict[str, Stage] = {}
+    for combination in itertools.product(*grid.values()):
+        values = dict(zip(grid, combination, strict=True))
+        for name, stage in stages.items():
+            filled = _filled(name, values)
+            repeated = Stage(**_filled(vars(stage), values))
+            if expanded.setdefault(filled, repeated) != repeated:
+                raise InputError(
+                    f"the grid makes different stages named '{filled}': put the names that they "
+                    "use into the stage's name"
+                )
+    return expanded
+
+
+def _filled(value: Any, values: dict[str, Any]) -> Any:  # noqa: ANN401 - any YAML value
+    """``value`` with ``{name}`` replaced in all its strings."""
+    if isinstance(value, str):
+        for name, replacement in values.items():
+            value = value.replace(f"{{{name}}}", str(replacement))
+        return value
+    if isinstance(value, list):
+        return [_filled(item, values) for item in value]
+    if isinstance(value, dict):
+        return {_filled(key, values): _filled(item, values) for key, item in value.items()}
+    return value
 
 
 def _say(text: str) -> None:

@@ -53,7 +53,7 @@ def report(metrics: str, output: str | None = None) -> None:
         f"lightning {lightning.__version__}",
         configs=[
             (str(path.relative_to(root.parent)), path.read_text(encoding="utf-8"))
-            for path in sorted(root.parent.glob("*/config.yaml"))
+            for path in sorted(root.parent.glob("*/config*.yaml"))
             if ".previous" not in path.parent.name
         ],
     )

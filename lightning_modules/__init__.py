@@ -1,11 +1,13 @@
 """One LightningModule per training."""
 
+from lightning_modules.activation_maximisation import ActivationMaximisation
 from lightning_modules.kkt_reconstruction import KKTReconstruction
 from lightning_modules.probe_mlp import ProbeMLP
 from lightning_modules.reconstruction_evaluation import ReconstructionEvaluation
 from lightning_modules.representative_selection import RepresentativeSelection
 
 __all__ = [
+    "ActivationMaximisation",
     "KKTReconstruction",
     "ProbeMLP",
     "ReconstructionEvaluation",

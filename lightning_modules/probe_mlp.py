@@ -1,6 +1,7 @@
 """Training of the probe that is attacked later."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import lightning as L
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from artifacts.errors import InputError
+from attacks.attackability import Attackability, measure_attackability
 from models.probe import Bias, Probe
 
 
@@ -54,8 +56,10 @@ class ProbeMLP(L.LightningModule):
         self.automatic_optimization = False
         self.epochs_per_step = epochs_per_step
         self.save_hyperparameters()
+        self.attackability: Attackability | None = None
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
+        self._trained_weight_decay = weight_decay
         self.probe = Probe(in_features, hidden, out_features, bias)
         with torch.no_grad():
             for parameter in self.probe.layers[0].parameters():
@@ -136,8 +140,35 @@ class ProbeMLP(L.LightningModule):
         self._log_evaluation("val", batch)
 
     def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        """Logs loss and accuracy on held-out data."""
+        """Logs loss and accuracy on held-out data, and how attackable the probe is.
+
+        The latter compares the weights with the training set (see
+        :class:`~attacks.attackability.Attackability`); what has no value is not logged.
+
+        Raises:
+            InputError: The probe was trained with another weight decay than this module has.
+        """
+        if self._trained_weight_decay != self.weight_decay:
+            raise InputError(
+                f"the probe was trained with weight decay {self._trained_weight_decay}, not "
+                f"{self.weight_decay}: set model.weight_decay to {self._trained_weight_decay}"
+            )
         self._log_evaluation("test", batch)
+        inputs, labels = self.trainer.datamodule.train_tensors  # type: ignore[attr-defined]
+        self.attackability = measure_attackability(
+            self.probe.weights_and_biases(),
+            self.probe.standardise(inputs.to(self.device)),
+            labels,
+            self.weight_decay,
+        )
+        for name, value in vars(self.attackability).items():
+            if value is not None:
+                self.log(f"attackability/{name}", float(value), batch_size=1)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Remembers the weight decay that made the weights."""
+        saved = checkpoint.get("hyper_parameters", {})
+        self._trained_weight_decay = saved.get("weight_decay", self.weight_decay)
 
     def _log_evaluation(self, stage: str, batch: tuple[Tensor, Tensor]) -> None:
         loss, accuracy = self.loss_and_accuracy(batch)

@@ -20,7 +20,7 @@ def test_checkpoint_hyperparameters_do_not_override_the_command_line(
     words = ["validate", PROBE, *quiet(tmp_path), "--data.num_train=20", "--model.hidden=[100]"]
     options = ["--model.weight_decay=0.5", f"--ckpt_path={small_probe}"]
     assert run_cli(*words, *options) == 0
-    saved = yaml.safe_load((tmp_path / "config.yaml").read_text())
+    saved = yaml.safe_load((tmp_path / "config_validate.yaml").read_text())
     assert saved["model"]["init_args"]["weight_decay"] == 0.5
 
 
@@ -145,7 +145,24 @@ def test_everything_of_a_stage_is_in_its_directory_and_can_be_made_again(tmp_pat
     assert list(tmp_path.glob("events.out.tfevents.*"))
 
 
-def test_continuing_with_other_settings_is_refused(
+@pytest.mark.parametrize(
+    "option", ["--model.weight_decay=0.5", "--data.seed=3", "--seed_everything=1"]
+)
+def test_continuing_a_training_with_other_settings_is_refused(
+    option: str, small_probe: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = small_probe.read_bytes()
+    words = ["fit", PROBE, *quiet(small_probe.parents[1]), *SMALL_PROBE]
+    assert run_cli(*words, option) == 1
+    assert f"this one has {option.removeprefix('--')}" in capsys.readouterr().err
+    assert small_probe.read_bytes() == before
+    # Evaluating with other settings is fine, and leaves the training's config as it was.
+    words = ["test", PROBE, *quiet(small_probe.parents[1]), *SMALL_PROBE, "--ckpt_path=last"]
+    assert run_cli(*words, "--data.seed=3") == 0
+    assert run_cli("fit", PROBE, *quiet(small_probe.parents[1]), *SMALL_PROBE) == 0
+
+
+def test_continuing_an_attack_with_other_settings_is_refused(
     small_candidates: Path,
     small_probe: Path,
     capsys: pytest.CaptureFixture[str],
@@ -153,7 +170,7 @@ def test_continuing_with_other_settings_is_refused(
     before = small_candidates.read_bytes()
     words = ["fit", RECONSTRUCT, *quiet(small_candidates.parent), *SMALL_ATTACK]
     assert run_cli(*words, f"--model.probe={small_probe}", "--model.seed=1") == 1
-    assert "seed=0, this one seed=1" in capsys.readouterr().err
+    assert "model.seed=0, this one has model.seed=1" in capsys.readouterr().err
     assert small_candidates.read_bytes() == before
 
 

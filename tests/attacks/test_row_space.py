@@ -2,7 +2,7 @@
 
 import torch
 
-from attacks.row_space import numerical_rank, row_space
+from attacks.row_space import row_space, signal_rank
 
 
 def planted(rank: int, noise: float) -> tuple[torch.Tensor, torch.Tensor]:
@@ -22,8 +22,24 @@ def test_planted_span_is_found() -> None:
     assert float(outside.norm() / data.norm()) < 1e-3
 
 
-def test_no_cliff_means_no_row_space() -> None:
+def test_noise_alone_has_no_row_space() -> None:
     generator = torch.Generator().manual_seed(1)
-    assert row_space(torch.randn(200, 60, generator=generator)) is None
-    assert numerical_rank(torch.tensor([3.0])) is None
-    assert numerical_rank(torch.tensor([3.0, 2.0, 0.0])) == 2
+    noise = torch.randn(200, 60, generator=generator)
+    assert row_space(noise) is None
+    assert signal_rank(torch.linalg.svdvals(noise), 200, 60)[0] == 0
+    # As much noise as signal: an initialisation that has not decayed.
+    assert row_space(planted(19, noise=1.0)[0]) is None
+    assert row_space(torch.zeros(200, 60)) is None
+
+
+def test_a_span_that_fades_into_the_noise_is_cut_there() -> None:
+    generator = torch.Generator().manual_seed(2)
+    rows, columns = 500, 64
+    left = torch.linalg.qr(torch.randn(rows, 40, generator=generator)).Q
+    right = torch.linalg.qr(torch.randn(columns, 40, generator=generator)).Q
+    noise = 1e-3 * torch.randn(rows, columns, generator=generator)
+    edge = 1e-3 * (rows**0.5 + columns**0.5)
+    # Thirty directions clearly above the edge of the noise, ten far below it.
+    values = torch.cat([torch.linspace(50, 2, 30), torch.full((10,), 0.1)]) * edge
+    weight = left * values @ right.T + noise
+    assert signal_rank(torch.linalg.svdvals(weight), rows, columns)[0] == 30

@@ -1,0 +1,34 @@
+"""Writes how attackable a probe is."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+import lightning as L
+
+from artifacts.files import write_json
+from lightning_modules.probe_mlp import ProbeMLP
+
+
+class AttackabilityWriter(L.Callback):
+    """Writes ``attackability.json`` into the run directory of a probe's test, and says it in words.
+
+    The same numbers are logged as ``attackability/*`` by the module itself.
+    """
+
+    def on_test_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Writes the file on the first process."""
+        assert isinstance(pl_module, ProbeMLP)
+        facts = pl_module.attackability
+        if facts is None or not trainer.is_global_zero:
+            return
+        obstacles = facts.obstacles()
+        path = Path(trainer.default_root_dir) / "attackability.json"
+        write_json(path, {**asdict(facts), "obstacles": obstacles})
+        pl_module.print(
+            f"the training data leave {facts.residual_best:.2f} of the weights unexplained; "
+            f"{facts.equations_per_unknown:.1f} equations an unknown; {path}"
+        )
+        for obstacle in obstacles:
+            pl_module.print(f"in the way of an attack: {obstacle}")
+        if not obstacles:
+            pl_module.print("nothing stands in the way of an attack")

@@ -1,0 +1,283 @@
+"""What attacks on a probe share: draws of candidates, and the loop that improves them."""
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import lightning as L
+import torch
+from lightning.pytorch.core.optimizer import LightningOptimizer
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from artifacts.errors import InputError
+from attacks.draws import DrawRanges, Draws, Range, balanced_labels, sample_draws
+from attacks.optimizers import DrawwiseAdam, DrawwiseSGD
+from attacks.row_space import row_space
+from lightning_modules.victim import load_probe
+
+MatmulPrecision = Literal["highest", "high", "medium"]
+
+
+class CandidateSearch(L.LightningModule):
+    """R draws of m candidates, each draw improved by an optimiser of its own.
+
+    A subclass says what is minimised (:meth:`set_gradients`), what else than candidates is
+    searched for (:meth:`add_unknowns`), and how results are judged (:meth:`judge`). No argument
+    can bring training data in: the probe's weights are all an attack sees.
+
+    Args:
+        probe: The attacked probe: a checkpoint, or a file with a state dict of linear layers.
+        ranges: What draws are sampled from, fields of
+            :class:`~attacks.draws.DrawRanges`.
+        num_draws: Draws R of hyper-parameters and starting points.
+        num_candidates: Candidates m of a draw.
+        iterations: Steps of the optimiser.
+        iterations_per_step: Iterations in one step of the trainer, between two progress updates.
+        optimizer: ``"adam"``, or ``"sgd"`` with momentum 0.9.
+        space: ``"auto"`` or ``"full"``, see :class:`~lightning_modules.KKTReconstruction`.
+        seed: Seed of the draws.
+        matmul_precision: Precision of float32 matrix products.
+        needs_hidden_layer: Refuse a linear probe.
+
+    Raises:
+        InputError: A number or range makes no sense.
+    """
+
+    candidates: nn.Parameter
+    labels: Tensor
+    rates: Tensor
+    basis: Tensor | None
+    diverged: Tensor
+    history: Tensor
+
+    def __init__(
+        self,
+        probe: str,
+        ranges: Mapping[str, Range],
+        *,
+        num_draws: int,
+        num_candidates: int,
+        iterations: int,
+        iterations_per_step: int,
+        optimizer: Literal["adam", "sgd"],
+        space: Literal["auto", "full"],
+        seed: int,
+        matmul_precision: MatmulPrecision = "highest",
+        needs_hidden_layer: bool = False,
+    ) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        if min(num_draws, iterations, iterations_per_step) < 1:
+            raise InputError("num_draws, iterations and iterations_per_step must be at least 1")
+        try:
+            self.ranges = DrawRanges(**ranges)
+        except ValueError as error:
+            raise InputError(str(error)) from error
+        self.probe_path = probe
+        self.num_draws = num_draws
+        self.num_candidates = num_candidates
+        self.iterations = iterations
+        self.iterations_per_step = min(iterations_per_step, iterations)
+        self.optimizer_name = optimizer
+        self.space = space
+        self.seed = seed
+        self.matmul_precision = matmul_precision
+        self.needs_hidden_layer = needs_hidden_layer
+        self.num_steps = -(-iterations // self.iterations_per_step)
+        self._configured = False
+
+    def add_unknowns(self, draws: Draws) -> None:
+        """Registers what a subclass searches for or needs beside the candidates."""
+
+    def unknowns(self) -> list[nn.Parameter]:
+        """What is searched for; each (R, …)."""
+        return [self.candidates]
+
+    def learning_rates(self) -> list[Tensor]:
+        """Learning rate of every draw (R,), for each of the unknowns."""
+        return [self.rates]
+
+    @abstractmethod
+    def set_gradients(self, iteration: int) -> Tensor:
+        """Puts the gradients of one iteration into ``.grad`` of the unknowns.
+
+        Returns:
+            What each draw minimises (R,).
+        """
+
+    @abstractmethod
+    def residuals(self, loss: Tensor) -> Tensor:
+        """Relative KKT residual (R,) of every draw, from its loss (R,) or anew."""
+
+    @abstractmethod
+    def judge(self, keep: Tensor) -> dict[str, Tensor]:
+        """What the result says about the draws in the mask ``keep`` (R,), K of them.
+
+        Returns:
+            At least ``multipliers`` (K, m) and ``residual`` (K,), the relative KKT residual of the
+            probe's own weights.
+        """
+
+    def configure_model(self) -> None:
+        """Reads the probe and draws the starting points."""
+        if self._configured:
+            return
+        probe = load_probe(self.probe_path)
+        layers = probe.weights_and_biases()
+        if len(layers) < 2 and self.needs_hidden_layer:
+            raise InputError(
+                f"{self.probe_path} is a linear probe: the method needs a hidden layer "
+                "(a linear model has too few parameters to hold its training set); "
+                "--model.allow_linear=true runs it all the same"
+            )
+        try:
+            labels = balanced_labels(self.num_candidates, probe.out_features)
+        except ValueError as error:
+            raise InputError(str(error)) from error
+        basis = row_space(layers[0][0]) if self.space == "auto" else None
+        dimension = probe.in_features if basis is None else len(basis)
+        draws = sample_draws(
+            self.ranges, self.seed, range(self.num_draws), self.num_candidates, dimension
+        )
+        self.candidates = nn.Parameter(draws.candidates)
+        self.add_unknowns(draws)
+        for name, tensor in (("labels", labels), ("rates", draws.learning_rate), ("basis", basis)):
+            self.register_buffer(name, tensor, persistent=False)
+        self.register_buffer("diverged", torch.zeros(self.num_draws, dtype=torch.bool))
+        self.register_buffer("history", torch.zeros(self.num_steps, self.num_draws))
+        self.probe = probe
+        self._configured = True
+
+    def setup(self, stage: str) -> None:
+        """Tells the trainer how many steps there are.
+
+        Raises:
+            InputError: A data module was given.
+        """
+        if getattr(self.trainer, "datamodule", None) is not None:
+            raise InputError("the attack takes no data: leave out --data")
+        if self.trainer.max_epochs == -1:
+            self.trainer.fit_loop.max_epochs = self.num_steps
+
+    def probe_layers(self) -> list[tuple[Tensor, Tensor | None]]:
+        """The probe's layers as functions of the coordinates that are solved for."""
+        (weight, bias), *rest = self.probe.weights_and_biases()
+        return [(weight if self.basis is None else weight @ self.basis.T, bias), *rest]
+
+    def solved_layers(self) -> list[tuple[Tensor, Tensor | None]]:
+        """The layers that the search itself works with."""
+        return self.probe_layers()
+
+    def train_dataloader(self) -> DataLoader[int]:
+        """One batch an epoch, which holds nothing: the attack has no data."""
+        return DataLoader([0], batch_size=None)  # type: ignore[arg-type]
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """One optimiser for all draws, each with its own learning rate."""
+        groups = [
+            {"params": [unknown], "lr": rates}
+            for unknown, rates in zip(self.unknowns(), self.learning_rates(), strict=True)
+        ]
+        return (
+            DrawwiseSGD(groups) if self.optimizer_name == "sgd" else DrawwiseAdam(groups, eps=1e-12)
+        )
+
+    def on_train_start(self) -> None:
+        """Fixes the layers for the run."""
+        self._layers = self.solved_layers()
+
+    def training_step(self, batch: int, batch_idx: int) -> None:
+        """Makes ``iterations_per_step`` iterations of every draw."""
+        optimizer = self.optimizers()
+        assert isinstance(optimizer, LightningOptimizer)
+        first = self.current_epoch * self.iterations_per_step
+        last = min(first + self.iterations_per_step, self.iterations)
+        before = [unknown.detach().clone() for unknown in self.unknowns()]
+        freeze = bool(self.diverged.any())
+        with matmul_precision(self.matmul_precision):
+            for iteration in range(first, last):
+                with torch.no_grad():
+                    loss = self.set_gradients(iteration)
+                if freeze:
+                    self._zero_gradients_of_diverged()
+                # Only the last of them counts as a step of the trainer.
+                (optimizer if iteration == last - 1 else optimizer.optimizer).step()
+        self._freeze_diverged(optimizer.optimizer, loss, before)
+        with torch.no_grad():
+            residual = self.residuals(loss)
+        self.history[self.current_epoch] = residual
+        alive = residual[~self.diverged]
+        if len(alive) == 0:
+            raise InputError(
+                f"all {self.num_draws} draws diverged by iteration {last}; "
+                "lower the range of model.learning_rate"
+            )
+        self.log("residual/best", alive.min(), prog_bar=True, batch_size=1)
+        self.log("residual/median", alive.median(), prog_bar=True, batch_size=1)
+        self.log("draws/diverged", self.diverged.float().sum(), batch_size=1)
+
+    def _zero_gradients_of_diverged(self) -> None:
+        for unknown in self.unknowns():
+            assert unknown.grad is not None
+            unknown.grad[self.diverged] = 0
+
+    @torch.no_grad()
+    def _freeze_diverged(
+        self, optimizer: torch.optim.Optimizer, loss: Tensor, before: list[Tensor]
+    ) -> None:
+        """Puts draws that left the finite numbers back to ``before`` and stops them there."""
+        finite = torch.isfinite(loss)
+        for unknown in self.unknowns():
+            finite &= torch.isfinite(unknown).flatten(1).all(1)
+        fresh = ~finite & ~self.diverged
+        if bool(fresh.any()):
+            for unknown, value in zip(self.unknowns(), before, strict=True):
+                unknown[fresh] = value[fresh]
+            assert isinstance(optimizer, DrawwiseAdam | DrawwiseSGD)
+            optimizer.reset_draws(fresh)
+            self.diverged |= fresh
+            names = ", ".join(str(int(index)) for index in torch.nonzero(fresh).squeeze(1))
+            self.print(f"draw {names} diverged and is set aside")
+
+    @torch.no_grad()
+    def result(self) -> dict[str, Tensor]:
+        """What the attack found.
+
+        Returns:
+            For the draws that did not diverge: ``candidates`` (R, m, D) in the probe's
+            standardised space, ``multipliers`` (R, m), ``labels`` (m,), ``residual`` (R,) relative
+            KKT residual of the probe's own weights, ``draw`` (R,) index of the draw, ``history``
+            (T, R) of :meth:`residuals`, and what else :meth:`judge` says.
+        """
+        keep = ~self.diverged
+        candidates = self.candidates[keep]
+        return {
+            "candidates": candidates if self.basis is None else candidates @ self.basis,
+            "labels": self.labels,
+            "draw": torch.nonzero(keep).squeeze(1),
+            "history": self.history[:, keep],
+            **self.judge(keep),
+        }
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Refuses to continue a run that was started with other settings."""
+        saved = checkpoint.get("hyper_parameters", {})
+        for name, value in self.hparams.items():
+            if name in saved and saved[name] != value:
+                raise InputError(
+                    f"the run to continue has {name}={saved[name]}, this one {name}={value}; "
+                    "choose another trainer.default_root_dir, or delete the old one"
+                )
+
+
+@contextmanager
+def matmul_precision(precision: MatmulPrecision) -> Iterator[None]:
+    """Sets the precision of float32 matrix products, and puts the old one back."""
+    previous = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(previous)
