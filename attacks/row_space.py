@@ -51,4 +51,5 @@ def row_space(weight: Tensor) -> Tensor | None:
     rank, rest = signal_rank(singular_values, *weight.shape)
     if not 0 < rank < weight.shape[1] or rest > LARGEST_REST:
         return None
-    return basis[:rank].to(weight)
+    chosen: Tensor = basis[:rank].to(weight)
+    return chosen

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from artifacts.errors import InputError
 from artifacts.tensors import CANDIDATES, REPRESENTATIVES, read_tensors
+from attacks.draw_trust import agreement, multiplier_spread, rank_correlation
 from attacks.recovery import THRESHOLDS, Recovery, measure_recovery, rescaled
 from attacks.row_space import row_space
 from attacks.similarity import nearest_by_cosine, ssim
@@ -96,6 +97,7 @@ class ReconstructionEvaluation(L.LightningModule):
                 }
                 if data.image_shape is not None:
                     self._compare_images(recovery, data.image_shape)
+        self.metrics["draw_trust"] = self._judge_draws(train)
         # From the attack's side: how many of its representatives are near a training sample.
         if "representatives" in self.vectors:
             chosen = self.vectors["representatives"].to(train)
@@ -105,6 +107,25 @@ class ReconstructionEvaluation(L.LightningModule):
             }
         counts = self.metrics["candidates"]["cosine"]["0.75"]
         self.log_dict({f"recovery/{name}": float(value) for name, value in counts.items()})
+
+    def _judge_draws(self, train: Tensor) -> dict[str, Any]:
+        """What an attacker sees of each draw, and its rank correlation with what it recovered."""
+        candidates = self.run["candidates"].to(train)
+        recovered = torch.stack(
+            [(nearest_by_cosine(train, draw)[0] > THRESHOLDS[0]).sum() for draw in candidates]
+        ).cpu()
+        signals = {
+            "residual": self.run["residual"],
+            "agreement": agreement(self.run["candidates"], self.run["labels"]),
+            "multiplier_spread": multiplier_spread(self.run["multipliers"]),
+        }
+        return {
+            "recovered": recovered.tolist(),
+            **{name: signal.tolist() for name, signal in signals.items()},
+            "rank_correlation": {
+                name: rank_correlation(signal, recovered) for name, signal in signals.items()
+            },
+        }
 
     def _compare_images(self, recovery: Recovery, shape: tuple[int, int, int]) -> None:
         """SSIM of images and their nearest vectors at norm √D, with the same nulls."""

@@ -5,12 +5,17 @@ import torch
 from torch import Tensor
 
 from artifacts.errors import InputError
+from attacks.draw_trust import agreement
 from attacks.representatives import (
     Cut,
     RankingName,
     RepresentativeName,
     select_representatives,
 )
+
+# Runs that recovered something were well below the one and above the other.
+FAILED_RESIDUAL = 0.9
+FAILED_AGREEMENT = 0.02
 
 
 class RepresentativeSelection(L.LightningModule):
@@ -27,7 +32,7 @@ class RepresentativeSelection(L.LightningModule):
         maxclust: Cut into at most this many clusters (the paper's 1,000), or
         height: cut at this mean cosine distance. One of the two.
         min_draws: Leave out clusters that fewer draws contribute to.
-        draws: Use this many draws, those of the lowest KKT residual; by default all.
+        draws: Use this many draws, those that other draws agree with most; by default all.
 
     Raises:
         InputError: A number makes no sense, or both or neither of ``maxclust`` and ``height``.
@@ -71,7 +76,16 @@ class RepresentativeSelection(L.LightningModule):
         Raises:
             InputError: No cluster has enough draws.
         """
-        draws = run["residual"].argsort()[: self.draws]
+        trust = agreement(run["candidates"], run["labels"])
+        if float(run["residual"].min()) > FAILED_RESIDUAL or (
+            len(trust) > 1 and float(trust.max()) < FAILED_AGREEMENT
+        ):
+            self.print(
+                f"the reconstruction looks failed: lowest relative KKT residual "
+                f"{float(run['residual'].min()):.2f}, and no draw repeats more than "
+                f"{100 * float(trust.max()):.0f}% of another; expect no training sample"
+            )
+        draws = trust.argsort(descending=True, stable=True)[: self.draws]
         candidates = run["candidates"][draws]
         num_draws, num_candidates, _ = candidates.shape
         chosen = select_representatives(
