@@ -10,12 +10,12 @@ def neuron_scales(output_weight: Tensor) -> Tensor:
     """Size of each hidden neuron's output weight.
 
     Args:
-        output_weight: Second layer's weight (1, W).
+        output_weight: Second layer's weight (C, W).
 
     Returns:
         Positive scales (W,), at least 1% of the largest.
     """
-    scale = output_weight.squeeze(0).abs()
+    scale = output_weight.norm(dim=0)
     return scale.clamp_min(SMALLEST_SHARE * scale.max())
 
 

@@ -119,8 +119,10 @@ def expand_grid(stages: dict[str, Stage], grid: dict[str, list[Any]]) -> dict[st
 
 
 def _filled(value: Any, values: dict[str, Any]) -> Any:  # noqa: ANN401 - any YAML value
-    """``value`` with ``{name}`` replaced in all its strings."""
+    """``value`` with ``{name}`` replaced in all its strings; a whole string by the value itself."""
     if isinstance(value, str):
+        if value[:1] + value[-1:] == "{}" and value[1:-1] in values:
+            return values[value[1:-1]]
         for name, replacement in values.items():
             value = value.replace(f"{{{name}}}", str(replacement))
         return value

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from artifacts.errors import InputError
+from artifacts.files import sha256_of_file
 from attacks.draws import DrawRanges, Draws, Range, balanced_labels, sample_draws
 from attacks.optimizers import DrawwiseAdam, DrawwiseSGD
 from attacks.row_space import row_space
@@ -38,6 +39,7 @@ class CandidateSearch(L.LightningModule):
         optimizer: ``"adam"``, or ``"sgd"`` with momentum 0.9.
         space: ``"auto"`` or ``"full"``, see :class:`~lightning_modules.KKTReconstruction`.
         seed: Seed of the draws.
+        first_draw: Index of the first draw.
         matmul_precision: Precision of float32 matrix products.
         needs_hidden_layer: Refuse a linear probe.
 
@@ -64,13 +66,16 @@ class CandidateSearch(L.LightningModule):
         optimizer: Literal["adam", "sgd"],
         space: Literal["auto", "full"],
         seed: int,
+        first_draw: int = 0,
         matmul_precision: MatmulPrecision = "highest",
         needs_hidden_layer: bool = False,
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
-        if min(num_draws, iterations, iterations_per_step) < 1:
-            raise InputError("num_draws, iterations and iterations_per_step must be at least 1")
+        if min(num_draws, iterations, iterations_per_step, first_draw + 1) < 1:
+            raise InputError(
+                "num_draws, iterations and iterations_per_step must be at least 1, first_draw 0"
+            )
         try:
             self.ranges = DrawRanges(**ranges)
         except ValueError as error:
@@ -83,6 +88,7 @@ class CandidateSearch(L.LightningModule):
         self.optimizer_name = optimizer
         self.space = space
         self.seed = seed
+        self.first_draw = first_draw
         self.matmul_precision = matmul_precision
         self.needs_hidden_layer = needs_hidden_layer
         self.num_steps = -(-iterations // self.iterations_per_step)
@@ -138,9 +144,8 @@ class CandidateSearch(L.LightningModule):
             raise InputError(str(error)) from error
         basis = row_space(layers[0][0]) if self.space == "auto" else None
         dimension = probe.in_features if basis is None else len(basis)
-        draws = sample_draws(
-            self.ranges, self.seed, range(self.num_draws), self.num_candidates, dimension
-        )
+        indices = range(self.first_draw, self.first_draw + self.num_draws)
+        draws = sample_draws(self.ranges, self.seed, indices, self.num_candidates, dimension)
         self.candidates = nn.Parameter(draws.candidates)
         self.add_unknowns(draws)
         for name, tensor in (("labels", labels), ("rates", draws.learning_rate), ("basis", basis)):
@@ -256,13 +261,22 @@ class CandidateSearch(L.LightningModule):
         return {
             "candidates": candidates if self.basis is None else candidates @ self.basis,
             "labels": self.labels,
-            "draw": torch.nonzero(keep).squeeze(1),
+            "draw": torch.nonzero(keep).squeeze(1) + self.first_draw,
             "history": self.history[:, keep],
             **self.judge(keep),
         }
 
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Notes which probe is attacked."""
+        checkpoint["probe_sha256"] = sha256_of_file(self.probe_path)
+
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Refuses to continue a run that was started with other settings."""
+        """Refuses to continue a run that was started with other settings or another probe."""
+        if checkpoint.get("probe_sha256") != sha256_of_file(self.probe_path):
+            raise InputError(
+                f"the run to continue attacked another probe than {self.probe_path} holds now; "
+                "choose another trainer.default_root_dir, or delete the old one"
+            )
         saved = checkpoint.get("hyper_parameters", {})
         for name, value in self.hparams.items():
             if name in saved and saved[name] != value:

@@ -40,11 +40,13 @@ class KKTReconstruction(CandidateSearch):
         multiplier_penalty: Weight of Σ relu(λ_min - λ)².
         alpha_annealing: α rises from this fraction of its value to its value.
         equalise: Let every hidden neuron count the same in the loss, where that is exact: with
-            one hidden layer and one output.
+            one hidden layer and one output. Elsewhere only α is put on the scale of the neurons.
         optimizer: ``"adam"``, or the paper's ``"sgd"`` with momentum 0.9.
         space: ``"auto"`` solves in the row space of the first layer when its singular values show
             one, ``"full"`` in all D dimensions.
         seed: Seed of the draws.
+        first_draw: Index of the first draw. A draw depends on the seed and its index alone, so a
+            sweep can be split over runs.
         iterations_per_step: Iterations in one step of the trainer, between two progress updates.
         multiplier_rate_is_absolute: ``multiplier_learning_rate`` is the rate itself, the same in
             every draw, as in the published code.
@@ -84,6 +86,7 @@ class KKTReconstruction(CandidateSearch):
         optimizer: Literal["adam", "sgd"] = "adam",
         space: Literal["auto", "full"] = "auto",
         seed: int = 0,
+        first_draw: int = 0,
         iterations_per_step: int = 50,
         multiplier_rate_is_absolute: bool = False,
         allow_linear: bool = False,
@@ -108,6 +111,7 @@ class KKTReconstruction(CandidateSearch):
             optimizer=optimizer,
             space=space,
             seed=seed,
+            first_draw=first_draw,
             matmul_precision=matmul_precision,
             needs_hidden_layer=not allow_linear,
         )
@@ -133,7 +137,7 @@ class KKTReconstruction(CandidateSearch):
     def learning_rates(self) -> list[Tensor]:
         """The draws' rates for the candidates, and those of the multipliers."""
         base = torch.ones_like(self.rates) if self.multiplier_rate_is_absolute else self.rates
-        draw = torch.arange(self.num_draws, device=self.rates.device)
+        draw = torch.arange(self.num_draws, device=self.rates.device) + self.first_draw
         moves = {"none": draw >= 0, "odd": draw % 2 == 0, "all": draw < 0}
         return [self.rates, base * self.multiplier_learning_rate * moves[self.frozen_multipliers]]
 
@@ -149,11 +153,17 @@ class KKTReconstruction(CandidateSearch):
         """Fixes the layers and the working memory for the run."""
         super().on_train_start()
         self._scratch = Scratch()
+        self._alpha = self.relu_alpha if self._equalises() else self._alpha_of_probe()
+
+    def _alpha_of_probe(self) -> Tensor:
+        """The draws' α (R,) for the probe's own neurons: as sharp for one of median size."""
+        scale = neuron_scales(self.probe.weights_and_biases()[-1][0]).median()
+        return self.relu_alpha / scale if self.equalise else self.relu_alpha
 
     def set_gradients(self, iteration: int) -> Tensor:
         """Gradients of the KKT loss and of the penalty on small multipliers; the loss (R,)."""
         progress = iteration / self.iterations
-        alpha = self.relu_alpha * self.alpha_annealing ** (1 - progress)
+        alpha = self._alpha * self.alpha_annealing ** (1 - progress)
         loss, self.candidates.grad, grad = kkt_loss_and_grad(
             self._layers,
             self.candidates,
@@ -174,10 +184,7 @@ class KKTReconstruction(CandidateSearch):
     def judge(self, keep: Tensor) -> dict[str, Tensor]:
         """Multipliers, and the residual of the probe's own weights under ``relu_alpha`` (K,)."""
         layers = self.probe_layers()
-        multipliers, alpha = self.multipliers[keep], self.relu_alpha[keep]
-        if self._equalises():
-            # The sharpness that a neuron of median size had.
-            alpha = alpha / neuron_scales(layers[1][0]).median()
+        multipliers, alpha = self.multipliers[keep], self._alpha_of_probe()[keep]
         loss = kkt_loss(
             layers,
             self.candidates[keep],

@@ -1,6 +1,7 @@
 """The reconstruction: repeatable, resumable, blind to data, and robust to single draws."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 from artifacts.tensors import CANDIDATES, read_tensors
+from attacks.kkt import kkt_loss
+from lightning_modules.victim import load_probe
 from tests.conftest import REPOSITORY, SMALL_ATTACK, quiet, run_cli
 
 RECONSTRUCT = f"--config={REPOSITORY}/configs/quickstart/reconstruct.yaml"
@@ -34,16 +37,50 @@ def test_same_seed_same_bits(small_probe: Path, small_candidates: Path, tmp_path
     assert not torch.equal(first["candidates"], other["candidates"])
 
 
-def test_artifact_says_what_it_holds(small_candidates: Path) -> None:
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_batched_draws_are_single_runs(optimizer: str, small_probe: Path, tmp_path: Path) -> None:
+    # In double precision: rounding differs with the batch, and Adam magnifies it.
+    options = [f"--model.optimizer={optimizer}", "--trainer.precision=64-true"]
+    if optimizer == "sgd":
+        options.append("--model.learning_rate=[1e-5, 1e-4]")
+    together = attack(tmp_path / "all", small_probe, *options, "--model.num_draws=4")
+    for draw in range(4):
+        one = [*options, "--model.num_draws=1", f"--model.first_draw={draw}"]
+        alone = attack(tmp_path / str(draw), small_probe, *one)
+        assert alone["draw"].tolist() == [draw]
+        for name in ("candidates", "multipliers", "residual"):
+            torch.testing.assert_close(alone[name][0], together[name][draw], rtol=1e-7, atol=1e-9)
+
+
+def test_a_run_does_not_continue_with_another_probe(
+    small_probe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    probe = tmp_path / "probe.ckpt"
+    shutil.copy(small_probe, probe)
+    attack(tmp_path / "run", probe)
+    state = torch.load(small_probe, weights_only=True)["state_dict"]
+    torch.save({name: 2 * value for name, value in state.items()}, probe)
+    words = ["fit", RECONSTRUCT, *quiet(tmp_path / "run"), *SMALL_ATTACK]
+    assert run_cli(*words, f"--model.probe={probe}") == 1
+    assert "attacked another probe" in capsys.readouterr().err
+
+
+def test_artifact_says_what_it_holds(small_probe: Path, small_candidates: Path) -> None:
     tensors, metadata = read_tensors(small_candidates, CANDIDATES)
     assert tensors["candidates"].shape == (3, 40, 64)
     assert tensors["labels"].tolist() == [1] * 20 + [-1] * 20
     assert metadata["seed"] == "0"
     assert len(metadata["config_sha256"]) == 64
     assert bool((tensors["residual"] < 1).all())
-    # The artifact's residual is that of its own candidates, by double precision from scratch.
-    state = torch.load(small_candidates.parent / "checkpoints/last.ckpt", weights_only=True)
-    assert "candidates" in state["state_dict"]
+    # The residual is that of the artifact's own candidates in the probe's own equations.
+    probe = load_probe(small_probe)
+    layers = [(weight.double(), bias) for weight, bias in probe.weights_and_biases()]
+    run = {name: value.double() for name, value in tensors.items() if name != "labels"}
+    loss = kkt_loss(
+        layers, run["candidates"], run["multipliers"], tensors["labels"], run["relu_alpha"]
+    )
+    norm = torch.stack([weight.square().sum() for weight, _ in layers]).sum()
+    torch.testing.assert_close(run["residual"], (loss / norm).sqrt(), rtol=1e-4, atol=0)
 
 
 def test_the_attack_sees_no_data(
