@@ -92,7 +92,7 @@ def _sample_draw(
     generator = torch.Generator().manual_seed(state)
 
     def uniform(low: float, high: float, size: tuple[int, ...] = ()) -> Tensor:
-        return low + (high - low) * torch.rand(size, generator=generator)
+        return low + (high - low) * torch.rand(size, generator=generator, dtype=torch.float32)
 
     def log_uniform(low: float, high: float) -> Tensor:
         return uniform(float(np.log(low)), float(np.log(high))).exp()
@@ -101,7 +101,8 @@ def _sample_draw(
     init_std = log_uniform(*ranges.init_std)
     lambda_min = uniform(*ranges.lambda_min)
     relu_alpha = uniform(*ranges.relu_alpha)
-    candidates = init_std * torch.randn(num_candidates, dimension, generator=generator)
+    start = torch.randn(num_candidates, dimension, generator=generator, dtype=torch.float32)
+    candidates = init_std * start
     multipliers = uniform(*ranges.multiplier_init, size=(num_candidates,))
     return learning_rate, lambda_min, relu_alpha, candidates, multipliers
 

@@ -174,7 +174,8 @@ def nearest_to_mean(candidates: Tensor) -> Tensor:
         Representative (D,), one of the candidates.
     """
     similarity = _unit(candidates) @ _unit(mean(candidates.double()))
-    return candidates[similarity.argmax()]
+    # Two candidates are equally near to their mean, except by rounding: the first is taken.
+    return candidates[(similarity >= similarity.max() - SETTLED).nonzero()[0, 0]]
 
 
 def frechet_mean(candidates: Tensor) -> Tensor:
@@ -217,7 +218,9 @@ def trimmed_mean(candidates: Tensor) -> Tensor:
     """
     unit = _unit(candidates)
     similarity = unit @ _mean_direction(unit)
-    kept = similarity.topk(math.ceil(TRIM * len(unit))).indices
+    least = similarity.topk(math.ceil(TRIM * len(unit))).values[-1]
+    # Equally similar ones are kept, as both of two candidates always are, except by rounding.
+    kept = similarity >= least - SETTLED
     return _with_norm_of(candidates[kept], unit[kept].mean(dim=0))
 
 

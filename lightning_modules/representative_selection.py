@@ -2,6 +2,7 @@
 
 import lightning as L
 import torch
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from artifacts.errors import InputError
@@ -80,7 +81,7 @@ class RepresentativeSelection(L.LightningModule):
         if float(run["residual"].min()) > FAILED_RESIDUAL or (
             len(trust) > 1 and float(trust.max()) < FAILED_AGREEMENT
         ):
-            self.print(
+            rank_zero_warn(
                 f"the reconstruction looks failed: lowest relative KKT residual "
                 f"{float(run['residual'].min()):.2f}, and no draw repeats more than "
                 f"{100 * float(trust.max()):.0f}% of another; expect no training sample"

@@ -152,6 +152,10 @@ class TestRepresentatives:
         assert cosine(found, unit) == pytest.approx(1)
         assert float(found.norm()) == pytest.approx(float(vectors[:3].norm(dim=1).mean()))
 
+    def test_trimmed_mean_of_two_keeps_both(self) -> None:
+        vectors = F.normalize(normal(2, 9), dim=1)
+        assert cosine(trimmed_mean(vectors), vectors.mean(dim=0)) == pytest.approx(1)
+
     def test_weighted_mean_fits_its_weights(self) -> None:
         vectors = normal(30, 6) + 1
         unit = F.normalize(vectors, dim=1)

@@ -7,11 +7,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
+from sklearn.metrics.pairwise import cosine_similarity
 
 from artifacts.errors import InputError
+from artifacts.tensors import CANDIDATES, EVALUATION, REPRESENTATIVES, read_tensors
 from commands.pipeline import Stage, pipeline
+from datamodules import DigitsDataModule
+from lightning_modules.victim import load_probe
 from tests.conftest import REPOSITORY, SMALL_ATTACK, SMALL_PROBE, quiet, run_cli
 
 QUIET = dict(word.removeprefix("--").split("=") for word in quiet(Path("x"))[1:])
@@ -80,6 +85,30 @@ def test_the_whole_job_leaves_its_results(finished: Path) -> None:
     assert 'src="http' not in page
     assert "<script" not in page
     assert "<link" not in page
+
+
+def test_counts_agree_with_scikit_learn(finished: Path) -> None:
+    metrics = json.loads((finished / "evaluate/metrics.json").read_text())
+    probe = load_probe(finished / "probe/checkpoints/last.ckpt")
+    data = DigitsDataModule(num_train=20, seed=0)
+    train = data.train_tensors[0].numpy()
+    std = train.std(0, ddof=1)
+    standardised = (train - train.mean(0)) / np.where(std > 0, std, 1)
+    files = {
+        "candidates": ("reconstruct/candidates.safetensors", CANDIDATES),
+        "representatives": ("select/representatives.safetensors", REPRESENTATIVES),
+    }
+    for name, (path, schema) in files.items():
+        vectors = read_tensors(finished / path, schema)[0][name].flatten(0, -2).numpy()
+        best = cosine_similarity(standardised, vectors).max(1)
+        for threshold, counts in metrics[name]["cosine"].items():
+            assert counts["recovered"] == int((best > float(threshold)).sum())
+    np.testing.assert_allclose(probe.mean.numpy(), train.mean(0), rtol=1e-5, atol=1e-7)
+    margin = read_tensors(finished / "evaluate/evaluation.safetensors", EVALUATION)[0]["margin"]
+    layers = [weight.numpy() for weight, _ in probe.weights_and_biases()]
+    outputs = np.maximum(standardised @ layers[0].T, 0) @ layers[1].T
+    expected = outputs[:, 0] * data.train_tensors[1].numpy()
+    np.testing.assert_allclose(margin.numpy(), expected, rtol=1e-3, atol=1e-5)
 
 
 def test_events_hold_curves_and_figures(finished: Path) -> None:

@@ -39,3 +39,21 @@ def test_impossible_samples_are_refused(size: int, message: str) -> None:
     labels = torch.tensor([1, -1]).repeat(50)
     with pytest.raises(InputError, match=message):
         balanced_sample(labels, size, torch.Generator())
+
+
+def test_all_ten_digits_are_labels_from_0_to_9() -> None:
+    data = DigitsDataModule(num_train=50, seed=3, task="digits")
+    inputs, labels = data.train_tensors
+    assert labels.dtype == torch.int64
+    assert torch.bincount(labels).tolist() == [5] * 10
+    held_out, held_out_labels = data.test_tensors
+    digit = {
+        tuple(row): int(target) for row, target in zip(*load_digits(return_X_y=True), strict=True)
+    }
+    for rows, targets in ((inputs, labels), (held_out, held_out_labels)):
+        for row, target in zip((rows * 16).tolist(), targets.tolist(), strict=True):
+            assert digit[tuple(row)] == target
+    with pytest.raises(InputError, match="multiple of 10"):
+        _ = DigitsDataModule(num_train=44, task="digits").train_tensors
+    with pytest.raises(InputError, match="'parity' or 'digits'"):
+        DigitsDataModule(task="even")  # type: ignore[arg-type]

@@ -1,0 +1,96 @@
+"""Options of the search: linear probes, learning rates, precision."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from artifacts.errors import InputError
+from artifacts.tensors import CANDIDATES, read_tensors
+from lightning_modules import KKTReconstruction
+from lightning_modules.candidate_search import matmul_precision
+from tests.conftest import REPOSITORY, SMALL_ATTACK, quiet, run_cli
+
+RECONSTRUCT = f"--config={REPOSITORY}/configs/quickstart/reconstruct.yaml"
+
+
+def attack(root: Path, probe: Path, *options: str) -> dict[str, torch.Tensor]:
+    words = ["fit", RECONSTRUCT, *quiet(root), *SMALL_ATTACK, f"--model.probe={probe}", *options]
+    assert run_cli(*words) == 0
+    return read_tensors(root / "candidates.safetensors", CANDIDATES)[0]
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_a_linear_probe_is_refused_and_runs_when_asked(
+    outputs: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.manual_seed(0)
+    probe = tmp_path / "linear.safetensors"
+    save_file(nn.Linear(6, outputs).state_dict(), str(probe))
+    words = ["fit", RECONSTRUCT, *quiet(tmp_path), f"--model.probe={probe}"]
+    options = ["--model.num_candidates=12", "--model.iterations=400"]
+    assert run_cli(*words, *options) == 1
+    assert "model.allow_linear=true" in capsys.readouterr().err
+    run = attack(tmp_path / "asked", probe, *options, "--model.allow_linear=true")
+    # One vector a class is all there is to explain, so that the fit comes close.
+    assert float(run["residual"].min()) < 0.5
+    assert run["candidates"].shape == (3, 12, 6)
+
+
+def test_multipliers_have_a_rate_relative_to_the_draw_or_their_own(small_probe: Path) -> None:
+    def rates(*, absolute: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        module = KKTReconstruction(
+            str(small_probe),
+            num_draws=4,
+            learning_rate=(1e-6, 1.0),
+            multiplier_learning_rate=1e-4,
+            multiplier_rate_is_absolute=absolute,
+            frozen_multipliers="none",
+        )
+        module.configure_model()
+        candidates, multipliers = module.configure_optimizers().param_groups
+        return candidates["lr"], multipliers["lr"]
+
+    candidates, multipliers = rates(absolute=False)
+    torch.testing.assert_close(multipliers, 1e-4 * candidates)
+    same, multipliers = rates(absolute=True)
+    assert torch.equal(same, candidates)
+    torch.testing.assert_close(multipliers, torch.full((4,), 1e-4))
+
+
+def test_precision_of_products_is_set_for_the_search_and_put_back() -> None:
+    before = torch.get_float32_matmul_precision()
+    with matmul_precision("medium"):
+        assert torch.get_float32_matmul_precision() == "medium"
+    assert torch.get_float32_matmul_precision() == before
+    with pytest.raises(InputError), matmul_precision("high"):
+        raise InputError("as a search in which all draws diverged")
+    assert torch.get_float32_matmul_precision() == before
+
+
+def test_the_search_uses_the_precision_asked_for(
+    small_probe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    set_gradients = KKTReconstruction.set_gradients
+
+    def watched(self: KKTReconstruction, iteration: int) -> torch.Tensor:
+        seen.append(torch.get_float32_matmul_precision())
+        return set_gradients(self, iteration)
+
+    monkeypatch.setattr(KKTReconstruction, "set_gradients", watched)
+    before = torch.get_float32_matmul_precision()
+    attack(tmp_path / "a", small_probe, "--model.iterations=2")
+    attack(tmp_path / "b", small_probe, "--model.iterations=2", "--model.matmul_precision=high")
+    assert seen == [before, before, "high", "high"] if before == "highest" else True
+    assert torch.get_float32_matmul_precision() == before
+
+
+def test_double_precision_is_the_trainers_option(small_probe: Path, tmp_path: Path) -> None:
+    few = ["--model.iterations=20", "--model.iterations_per_step=10"]
+    single = attack(tmp_path / "single", small_probe, *few)
+    double = attack(tmp_path / "double", small_probe, *few, "--trainer.precision=64-true")
+    assert double["candidates"].dtype == torch.float64
+    torch.testing.assert_close(single["residual"].double(), double["residual"], rtol=1e-3, atol=0)
