@@ -20,7 +20,8 @@ from attacks.clustering import Linkage, Progress, average_linkage
 
 # Share of a cluster that the trimmed mean keeps.
 TRIM = 0.5
-# Rounds of an iterated mean, which settles in far fewer, and the angle at which it has settled.
+# Rounds of an iterated mean, which settles in far fewer, and what is left to rounding, both of the
+# angle between two rounds and of similarities.
 ROUNDS = 100
 SETTLED = 1e-12
 # Candidates that are worked on at a time.

@@ -92,7 +92,8 @@ def test_linear_and_multiclass_probes_are_fine(tmp_path: Path) -> None:
     assert float(cosine.min()) > 0.5
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
     save_file(model.state_dict(), str(tmp_path / "three.safetensors"))
-    run = maximise(tmp_path / "b", tmp_path / "three.safetensors", "--model.num_candidates=12")
+    options = ["--model.num_candidates=12", "--model.learning_rate=[0.05, 0.1]"]
+    run = maximise(tmp_path / "b", tmp_path / "three.safetensors", *options)
     assert run["labels"].tolist() == [0] * 4 + [1] * 4 + [2] * 4
     predicted = model(run["candidates"]).argmax(-1)
     assert float((predicted == run["labels"]).float().mean()) > 0.9
@@ -104,18 +105,26 @@ def test_linear_and_multiclass_probes_are_fine(tmp_path: Path) -> None:
         ("--data=datamodules.DigitsDataModule", "takes no data"),
         ("--model.num_candidates=41", "multiple of 2"),
         ("--model.learning_rate=[1, 0.1]", "learning_rate must be a range"),
-        ("--model.optimizer=sgd", "optimizer=adam, this one optimizer=sgd"),
     ],
 )
 def test_mistakes_are_one_line(
     option: str,
     message: str,
-    maximised: Path,
     small_probe: Path,
+    tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["fit", MAXIMISE, *quiet(tmp_path), *SMALL_ATTACK, f"--model.probe={small_probe}"]
+    assert run_cli(*words, option) == 1
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
+def test_continuing_with_other_settings_is_refused(
+    maximised: Path, small_probe: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = maximised.read_bytes()
     words = ["fit", MAXIMISE, *quiet(maximised.parent), *SMALL_ATTACK]
-    assert run_cli(*words, f"--model.probe={small_probe}", option) == 1
-    assert message in capsys.readouterr().err
+    assert run_cli(*words, f"--model.probe={small_probe}", "--model.optimizer=sgd") == 1
+    assert "optimizer=adam" in capsys.readouterr().err
     assert maximised.read_bytes() == before
