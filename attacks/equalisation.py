@@ -1,5 +1,6 @@
 """Equal weight for every hidden neuron of a probe in its stationarity equations."""
 
+import torch
 from torch import Tensor
 
 # Neurons with almost no output weight would be blown up to noise.
@@ -15,7 +16,7 @@ def neuron_scales(output_weight: Tensor) -> Tensor:
     Returns:
         Positive scales (W,), at least 1% of the largest.
     """
-    scale = output_weight.norm(dim=0)
+    scale: Tensor = torch.linalg.vector_norm(output_weight, dim=0)
     return scale.clamp_min(SMALLEST_SHARE * scale.max())
 
 

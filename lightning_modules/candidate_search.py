@@ -254,16 +254,22 @@ class CandidateSearch(L.LightningModule):
             For the draws that did not diverge: ``candidates`` (R, m, D) in the probe's
             standardised space, ``multipliers`` (R, m), ``labels`` (m,), ``residual`` (R,) relative
             KKT residual of the probe's own weights, ``draw`` (R,) index of the draw, ``history``
-            (T, R) of :meth:`residuals`, and what else :meth:`judge` says.
+            (T, R) of :meth:`residuals`, and what else :meth:`judge` says. All of it in float32
+            at least, whatever the precision of the search.
         """
         keep = ~self.diverged
         candidates = self.candidates[keep]
-        return {
+        found = {
             "candidates": candidates if self.basis is None else candidates @ self.basis,
             "labels": self.labels,
             "draw": torch.nonzero(keep).squeeze(1) + self.first_draw,
             "history": self.history[:, keep],
             **self.judge(keep),
+        }
+        # NumPy and SciPy, which later stages use, know no bfloat16.
+        return {
+            name: tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+            for name, tensor in found.items()
         }
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:

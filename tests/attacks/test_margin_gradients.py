@@ -49,7 +49,7 @@ def margin_by_definition(outputs: Tensor, labels: Tensor) -> Tensor:
         return labels * outputs[:, 0]
     rows = []
     for row, label in zip(outputs, labels.tolist(), strict=True):
-        rows.append(row[label] - max(v for j, v in enumerate(row) if j != label))  # type: ignore[type-var]
+        rows.append(row[label] - max(v for j, v in enumerate(row) if j != label))
     return torch.stack(rows)
 
 

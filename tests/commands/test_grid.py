@@ -1,6 +1,7 @@
 """A pipeline's grid: stages repeated for every combination of values."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -22,7 +23,7 @@ def test_stages_are_repeated_in_order_and_shared_ones_are_not() -> None:
             options={"model.hidden": ["{w}", 7], "deep": {"x": "{w}"}, "text": "w={w} {run}"},
         ),
     }
-    grid = {"n": [20, 50], "w": [3, 0.5]}
+    grid: dict[str, list[Any]] = {"n": [20, 50], "w": [3, 0.5]}
     expanded = expand_grid(stages, grid)
     assert list(expanded) == [
         *("probe_20", "shared", "attack_20_3", "attack_20_0.5"),
@@ -53,7 +54,7 @@ def test_without_a_grid_nothing_changes() -> None:
     ],
 )
 def test_grids_that_cannot_be_are_refused(
-    name: str, grid: dict[str, list[int]], message: str
+    name: str, grid: dict[str, list[Any]], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
         expand_grid({name: Stage("fit", options={"x": "{n}"})}, grid)

@@ -92,6 +92,11 @@ def test_the_search_uses_the_precision_asked_for(
     assert torch.get_float32_matmul_precision() == before
 
 
+def test_a_search_in_bfloat16_leaves_float32(small_probe: Path, tmp_path: Path) -> None:
+    run = attack(tmp_path, small_probe, "--model.iterations=2", "--trainer.precision=bf16-true")
+    assert all(t.dtype in (torch.float32, torch.int64) for t in run.values())
+
+
 def test_double_precision_is_the_trainers_option(small_probe: Path, tmp_path: Path) -> None:
     few = ["--model.iterations=20", "--model.iterations_per_step=10"]
     single = attack(tmp_path / "single", small_probe, *few)
