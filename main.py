@@ -66,7 +66,7 @@ def main(args: list[str] | None = None) -> int:
     warnings.filterwarnings("ignore", message=".*The number of training batches.*")
     try:
         dispatch([word for word in args if word != "--debug"])
-    except (InputError, OSError) as error:
+    except (InputError, OSError, UnicodeDecodeError) as error:
         if debug:
             raise
         message = " ".join(str(error).split()) or type(error).__name__

@@ -38,8 +38,9 @@ class RecoveryWriter(L.Callback):
             "similarity_against_margin": figures.margin_scatter(
                 tensors["similarity"], tensors["margin"], tensors["labels"]
             ),
-            "residual": figures.residual_curves(tensors["residual_history"]),
         }
+        if "residual_history" in tensors:
+            drawn["residual"] = figures.residual_curves(tensors["residual_history"])
         if "train_images" in tensors:
             drawn["reconstructions"] = figures.reconstruction_grid(
                 tensors["train_images"], tensors["recovered_images"], tensors["similarity"]

@@ -14,8 +14,10 @@ from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCL
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
+from artifacts.checkpoints import AtomicCheckpointIO
 from artifacts.errors import InputError
-from artifacts.files import require_file, require_writable_directory
+from artifacts.files import require_writable_directory
+from artifacts.weights import read_checkpoint
 from callbacks.last_checkpoint import LastCheckpoint
 
 
@@ -80,6 +82,17 @@ class AfterimageCLI(LightningCLI):
     def _parse_ckpt_path(self) -> None:
         """Leaves the config alone: no checkpoint's hyper-parameters override what was asked."""
 
+    def _set_seed(self) -> None:
+        """Sets the seed.
+
+        Raises:
+            InputError: It is out of range.
+        """
+        try:
+            super()._set_seed()
+        except ValueError as error:
+            raise InputError(f"seed_everything: {one_line(str(error))}") from error
+
     def before_instantiate_classes(self) -> None:
         """Refuses an unwritable run directory before any work is done."""
         # Evaluating a run must not replace the config that it was trained with.
@@ -95,7 +108,7 @@ class AfterimageCLI(LightningCLI):
             super().instantiate_classes()
         except InputError:
             raise
-        except ValueError as error:
+        except (ValueError, MisconfigurationException) as error:
             cause: BaseException | None = error
             while cause is not None and not isinstance(cause, InputError):
                 cause = cause.__cause__ or cause.__context__
@@ -110,8 +123,12 @@ class AfterimageCLI(LightningCLI):
             kwargs["ckpt_path"] = str(last) if last.is_file() else None
             if subcommand == "fit" and last.is_file():
                 self._require_same_settings(root)
-        elif kwargs.get("ckpt_path") is not None:
-            require_file(kwargs["ckpt_path"], what="checkpoint", made_by="check --ckpt_path")
+        if kwargs.get("ckpt_path") is not None:
+            path = kwargs["ckpt_path"]
+            advice = "delete it to start afresh" if path.endswith("last.ckpt") else "give another"
+            content = read_checkpoint(path, what="checkpoint of a run", made_by=advice)
+            if not {"state_dict", "pytorch-lightning_version"} <= content.keys():
+                raise InputError(f"{path} is not a checkpoint of a run; {advice}")
         if kwargs.get("weights_only") is None:
             kwargs["weights_only"] = True
         return kwargs
@@ -136,6 +153,11 @@ class AfterimageCLI(LightningCLI):
         """Runs the stage; what the trainer refuses is the user's to mend."""
         try:
             super()._run_subcommand(subcommand)
+        except RuntimeError as error:
+            if "loading state_dict" not in str(error):
+                raise
+            reason = one_line(str(error))[:300]
+            raise InputError(f"the checkpoint is of another model: {reason}") from error
         except SIGTERMException:
             # Lightning's own exit code for it is 0, as if the stage were finished.
             raise SystemExit(128 + signal.SIGTERM) from None
@@ -154,6 +176,9 @@ class AfterimageCLI(LightningCLI):
         if wants_checkpoints and not any(isinstance(c, ModelCheckpoint) for c in callbacks):
             callbacks.append(LastCheckpoint())
         kwargs["callbacks"] = callbacks
+        plugins = config.get("plugins") or []
+        plugins = plugins if isinstance(plugins, list) else [plugins]
+        kwargs["plugins"] = [*plugins, AtomicCheckpointIO()]
         return super().instantiate_trainer(**kwargs)
 
 

@@ -164,6 +164,8 @@ def _status(
         # Without a marker nothing tells what made the files in there.
         return "changed" if directory.is_dir() and any(directory.iterdir()) else "new"
     saved = read_json(marker, what="stage marker", made_by=f"delete {directory} to start afresh")
+    if not isinstance(saved, dict):
+        raise InputError(f"{marker} is not a stage marker; delete {directory} to start afresh")
     if saved.get("fingerprint") != state["fingerprint"]:
         return "changed"
     done = saved.get("status") == "complete"

@@ -8,6 +8,7 @@ import lightning
 import torch
 from torch import Tensor
 
+from artifacts.errors import InputError
 from artifacts.files import atomic_path, read_json
 from artifacts.tensors import EVALUATION, package_version, read_tensors
 from reporting import figures
@@ -41,6 +42,10 @@ def report(metrics: str, output: str | None = None) -> None:
     root = Path(metrics).parent
     counted = read_json(metrics, what="metrics file", made_by=EVALUATION.made_by)
     tensors, _ = read_tensors(root / "evaluation.safetensors", EVALUATION)
+    if not isinstance(counted, dict) or not {"num_train", "candidates"} <= counted.keys():
+        raise InputError(
+            f"{metrics} is not the metrics file of an evaluation; {EVALUATION.made_by}"
+        )
     target = Path(output) if output is not None else root / "report.html"
     page = Page(
         title="Training images recovered from a probe's weights",
@@ -100,7 +105,8 @@ def _facts_table(metrics: dict[str, Any]) -> Table:
     for threshold, share in metrics.get("representatives", {}).get("precision", {}).items():
         name = f"share of the attacker's choice within {threshold} of a training sample"
         rows.append([name, f"{share:.2f}"])
-    return Table(title="The run", header=["what", "value"], rows=rows)
+    note = "Where SSIM's nulls are as high as its own count, it tells nothing."
+    return Table(title="The run", header=["what", "value"], rows=rows, note=note)
 
 
 def _pictures(tensors: dict[str, Tensor]) -> list[Picture]:
@@ -114,8 +120,9 @@ def _pictures(tensors: dict[str, Tensor]) -> list[Picture]:
     drawn.append((scatter, "Samples near the decision boundary shape the weights most."))
     histogram = figures.similarity_histogram(tensors["similarity"], tensors["held_out_similarity"])
     drawn.append((histogram, "Similarity to the nearest candidate: training and held-out samples."))
-    curves = figures.residual_curves(tensors["residual_history"])
-    drawn.append((curves, "How far each draw is from solving the stationarity equations."))
+    if "residual_history" in tensors:
+        curves = figures.residual_curves(tensors["residual_history"])
+        drawn.append((curves, "How far each draw is from solving the stationarity equations."))
     return [
         Picture(figures.data_uri(figures.png_bytes(figure)), caption) for figure, caption in drawn
     ]

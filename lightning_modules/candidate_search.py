@@ -72,9 +72,10 @@ class CandidateSearch(L.LightningModule):
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
-        if min(num_draws, iterations, iterations_per_step, first_draw + 1) < 1:
+        if min(num_draws, iterations, iterations_per_step, first_draw + 1, seed + 1) < 1:
             raise InputError(
-                "num_draws, iterations and iterations_per_step must be at least 1, first_draw 0"
+                "num_draws, iterations and iterations_per_step must be at least 1, seed and "
+                "first_draw at least 0"
             )
         try:
             self.ranges = DrawRanges(**ranges)
@@ -163,7 +164,19 @@ class CandidateSearch(L.LightningModule):
         """
         if getattr(self.trainer, "datamodule", None) is not None:
             raise InputError("the attack takes no data: leave out --data")
-        if self.trainer.max_epochs == -1:
+        if self.trainer.world_size > 1:
+            raise InputError(
+                "the draws of one run are not split over devices; split them over runs with "
+                "model.first_draw, each with --trainer.devices=1"
+            )
+        if self.trainer.precision not in ("32-true", "64-true", "bf16-true"):
+            raise InputError(
+                f"trainer.precision {self.trainer.precision} has no effect here or is too coarse; "
+                "take 32-true, 64-true or bf16-true"
+            )
+        # -1, or Lightning's default of 1,000: the iterations decide.
+        limit = self.trainer.max_epochs
+        if limit is None or limit == -1 or limit > self.num_steps:
             self.trainer.fit_loop.max_epochs = self.num_steps
 
     def probe_layers(self) -> list[tuple[Tensor, Tensor | None]]:

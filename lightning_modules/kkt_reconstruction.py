@@ -56,7 +56,8 @@ class KKTReconstruction(CandidateSearch):
             cores use TF32, ``"medium"`` also bfloat16, and so do CPUs that multiply it natively;
             elsewhere nothing changes. Gradients are then off by about 1%. ``trainer.precision``
             is another thing: ``64-true`` searches in double precision, ``bf16-true`` keeps
-            candidates themselves in bfloat16, and mixed precision has no effect.
+            candidates themselves in bfloat16, so that fewer come very close to a training sample,
+            and mixed precision has no effect.
 
     Raises:
         InputError: A number or range makes no sense.

@@ -53,6 +53,11 @@ class ProbeMLP(L.LightningModule):
         super().__init__()
         if epochs_per_step < 1:
             raise InputError(f"epochs_per_step must be at least 1, got {epochs_per_step}")
+        if learning_rate <= 0 or weight_decay < 0:
+            raise InputError(
+                f"learning_rate must be positive and weight_decay not negative, got "
+                f"{learning_rate} and {weight_decay}"
+            )
         self.automatic_optimization = False
         self.epochs_per_step = epochs_per_step
         self.save_hyperparameters()
@@ -114,6 +119,11 @@ class ProbeMLP(L.LightningModule):
             loss, accuracy = self.loss_and_accuracy(batch)
             optimizer.zero_grad()
             self.manual_backward(loss)
+            if not bool(torch.isfinite(loss)):
+                raise InputError(
+                    f"the training diverged (loss {float(loss.detach())}); lower "
+                    "model.learning_rate or model.weight_decay"
+                )
             # Only the last of them counts as a step of the trainer.
             (optimizer if epoch == self.epochs_per_step else optimizer.optimizer).step()
         self.log_dict(

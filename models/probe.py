@@ -4,6 +4,7 @@ Reconstructing Training Data From Real-World Models Trained with Transfer Learni
 """
 
 import itertools
+import re
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -95,9 +96,10 @@ class Probe(nn.Module):
     def from_state_dict(cls, state_dict: Mapping[str, Tensor]) -> "Probe":
         """Builds a probe from anybody's state dict of linear layers.
 
-        Matrices are taken in their order as the layers; a vector named like a matrix with
-        ``bias`` for ``weight`` is its bias. Vectors named ``mean`` and ``std`` (after the last
-        dot) are the standardisation; without them inputs are taken as they are.
+        The order of the layers is that of the numbers in their names, or else the only one in
+        which their shapes fit; files do not keep the order of entries. A vector named like a
+        matrix with ``bias`` for ``weight`` is its bias. Vectors named ``mean`` and ``std`` (after
+        the last dot) are the standardisation; without them inputs are taken as they are.
 
         Args:
             state_dict: Name to tensor.
@@ -105,7 +107,9 @@ class Probe(nn.Module):
         Raises:
             ValueError: It is not a chain of linear layers.
         """
-        names = [name for name in state_dict if name.split(".")[-1] == "weight"]
+        names = _in_order(
+            {name: weight for name, weight in state_dict.items() if name.split(".")[-1] == "weight"}
+        )
         weights = [state_dict[name] for name in names]
         biases = [state_dict.get(name.removesuffix("weight") + "bias") for name in names]
         buffers = {
@@ -149,3 +153,23 @@ class Probe(nn.Module):
         for name, value in buffers.items():
             getattr(probe, name).copy_(value)
         return probe
+
+
+def _in_order(weights: Mapping[str, Tensor]) -> list[str]:
+    """Names of weight matrices, from the first layer to the last."""
+    numbers = {name: [int(number) for number in re.findall(r"\d+", name)] for name in weights}
+    stems = {re.sub(r"\d+", "#", name) for name in weights}
+    if len(stems) <= 1:
+        return sorted(weights, key=lambda name: numbers[name])
+    if any(weight.dim() != 2 for weight in weights.values()) or len(weights) > 6:
+        return list(weights)
+    chains = [
+        list(order)
+        for order in itertools.permutations(weights)
+        if all(len(weights[a]) == weights[b].shape[1] for a, b in itertools.pairwise(order))
+    ]
+    if len(chains) > 1:
+        raise ValueError(
+            "neither names nor shapes tell the order of its layers; name them 0.weight, 1.weight …"
+        )
+    return chains[0] if chains else list(weights)

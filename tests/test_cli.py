@@ -60,6 +60,15 @@ def test_steps_of_the_trainer_count_once(small_probe: Path, small_candidates: Pa
         (["--model.num_candidates=0"], "multiple of 2"),
         (["--model.probe=missing.ckpt"], "no probe checkpoint at missing.ckpt"),
         (["--data=datamodules.DigitsDataModule"], "takes no data"),
+        (["--trainer.max_epochs=1"], "stopped after 10 of 100 iterations"),
+        (["--trainer.limit_train_batches=0"], "stopped after 0 of 100 iterations"),
+        (["--trainer.precision=bf16-mixed"], "trainer.precision bf16-mixed"),
+        (["--trainer.devices=0"], "devices"),
+        (["--trainer.accelerator=nonsense"], "nonsense"),
+        (["--seed_everything=-1"], "seed_everything"),
+        (["--model.seed=-1"], "seed"),
+        (["--ckpt_path=pyproject.toml"], "pyproject.toml is not a checkpoint of a run that can"),
+        (["--ckpt_path=missing.ckpt"], "missing.ckpt"),
         (["--trainer.default_root_dir=/proc/nowhere"], "cannot write to the directory"),
     ],
 )
@@ -76,7 +85,8 @@ def test_mistakes_are_one_line(
     assert len(lines) == 1
     assert message in lines[0]
     assert not list(tmp_path.rglob("*.safetensors"))
-    assert not list(tmp_path.rglob("*.ckpt"))
+    if "stopped" not in message:
+        assert not list(tmp_path.rglob("*.ckpt"))
 
 
 @pytest.mark.parametrize(
@@ -100,6 +110,53 @@ def test_wrong_commands_are_one_line(
     lines = [line for line in capsys.readouterr().err.splitlines() if "error" in line.lower()]
     assert len(lines) == 1
     assert message in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("--model.learning_rate=1e10", "the training diverged"),
+        ("--model.learning_rate=-1", "learning_rate must be positive"),
+        ("--ckpt_path={attack}", "of another model"),
+    ],
+)
+def test_a_training_that_fails_leaves_no_probe(
+    option: str,
+    message: str,
+    small_candidates: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    option = option.format(attack=small_candidates.parent / "checkpoints/last.ckpt")
+    assert run_cli("fit", PROBE, *quiet(tmp_path), *SMALL_PROBE, option) == 1
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.rglob("*.ckpt"))
+
+
+def test_a_damaged_checkpoint_is_named(
+    small_probe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    last = tmp_path / "checkpoints" / "last.ckpt"
+    last.parent.mkdir()
+    last.write_bytes(small_probe.read_bytes()[:1000])
+    assert run_cli("fit", PROBE, *quiet(tmp_path), *SMALL_PROBE) == 1
+    error = capsys.readouterr().err
+    assert str(last) in error
+    assert "delete it to start afresh" in error
+
+
+def test_evaluation_on_other_data_is_refused(
+    small_probe: Path,
+    small_candidates: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["test", f"--config={REPOSITORY}/configs/quickstart/evaluate.yaml", *quiet(tmp_path)]
+    files = [f"--model.probe={small_probe}", f"--model.candidates={small_candidates}"]
+    options = ["--model.representatives=null", "--data.num_train=20", "--data.seed=7"]
+    assert run_cli(*words, *files, *options) == 1
+    assert "was trained on other data" in capsys.readouterr().err
+    assert not (tmp_path / "metrics.json").exists()
 
 
 def test_debug_shows_the_traceback() -> None:

@@ -35,8 +35,7 @@ def problem(widths: list[int], bias: bool, n: int = 9) -> tuple[Layers, Tensor, 
         return torch.randn(*size, generator=generator, dtype=torch.float64).requires_grad_()
 
     layers = [
-        (randn(after, before), randn(after) if bias else None)
-        for before, after in pairwise(widths)
+        (randn(after, before), randn(after) if bias else None) for before, after in pairwise(widths)
     ]
     inputs = randn(n, widths[0]).detach()
     classes = widths[-1]

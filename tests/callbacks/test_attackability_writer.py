@@ -58,4 +58,4 @@ def test_the_check_changes_no_bit_of_the_probe(small_probe: Path, tmp_path: Path
 
 def test_a_checkpoint_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_cli("test", CHECK, *quiet(tmp_path), f"--ckpt_path={tmp_path}/none.ckpt") == 1
-    assert "no checkpoint at" in capsys.readouterr().err
+    assert "no checkpoint of a run at" in capsys.readouterr().err

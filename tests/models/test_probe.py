@@ -32,6 +32,22 @@ def test_a_probe_is_rebuilt_from_any_state_dict_of_its_layers(bias: str, hidden:
     torch.testing.assert_close(Probe.from_state_dict(plain.state_dict())(inputs), plain(inputs))
 
 
+def test_layers_are_put_in_order_whatever_the_order_of_the_file() -> None:
+    torch.manual_seed(0)
+    inputs = torch.randn(8, 4)
+    deep = nn.Sequential(*[m for w in range(6) for m in (nn.Linear(4, 4), nn.ReLU())][:-1])
+    shuffled = dict(sorted(deep.state_dict().items(), key=lambda item: str(item[0])))
+    assert list(shuffled)[2] == "10.bias"
+    torch.testing.assert_close(Probe.from_state_dict(shuffled)(inputs), deep(inputs))
+    hidden, head = nn.Linear(4, 5), nn.Linear(5, 1)
+    state = {"head.weight": head.weight, "head.bias": head.bias}
+    state |= {"hidden.weight": hidden.weight, "hidden.bias": hidden.bias}
+    expected = head(torch.relu(hidden(inputs)))
+    torch.testing.assert_close(Probe.from_state_dict(state)(inputs), expected)
+    with pytest.raises(ValueError, match="neither names nor shapes tell"):
+        Probe.from_state_dict({"hid.weight": torch.ones(4, 4), "inp.weight": torch.ones(4, 4)})
+
+
 @pytest.mark.parametrize(
     ("state", "message"),
     [

@@ -1,0 +1,32 @@
+"""Trainer checkpoints that are written whole or not at all."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.fabric.utilities.types import _PATH
+from lightning.pytorch.plugins.io import TorchCheckpointIO
+
+from artifacts.errors import InputError
+from artifacts.files import atomic_path
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Saves beside the target and renames: a full disk or a kill leaves the earlier checkpoint."""
+
+    def save_checkpoint(
+        self,
+        checkpoint: dict[str, Any],
+        path: _PATH,
+        storage_options: Any | None = None,  # noqa: ANN401 - as the base class
+    ) -> None:
+        """Writes a checkpoint.
+
+        Raises:
+            InputError: It cannot be written.
+        """
+        try:
+            with atomic_path(Path(path)) as temporary, temporary.open("wb") as file:
+                torch.save(checkpoint, file)
+        except RuntimeError as error:
+            raise InputError(f"cannot write {path}: {str(error).splitlines()[0]}") from error
