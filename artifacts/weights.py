@@ -48,8 +48,8 @@ def read_checkpoint(path: str | Path, *, what: str, made_by: str) -> dict[str, A
             content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise InputError(
-            f"{path} is not a {what} that can be read safely: it is damaged, or holds objects other "
-            f"than tensors; {made_by}"
+            f"{path} is not a {what} that can be read safely: it is damaged, or holds objects "
+            f"other than tensors; {made_by}"
         ) from error
     except (SafetensorError, OSError, *_UNPICKLER_ERRORS) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -23,8 +23,8 @@ def load_probe(path: str | Path) -> Probe:
     state_dict = read_state_dict(
         path,
         what="probe checkpoint",
-        made_by="`python main.py fit --config configs/quickstart/probe.yaml` makes one, and so does "
-        "saving a model's state_dict() as safetensors",
+        made_by="`python main.py fit --config configs/quickstart/probe.yaml` makes one, and so "
+        "does saving a model's state_dict() as safetensors",
     )
     try:
         probe = Probe.from_state_dict(state_dict)
