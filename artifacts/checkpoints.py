@@ -29,4 +29,5 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             with atomic_path(Path(path)) as temporary, temporary.open("wb") as file:
                 torch.save(checkpoint, file)
         except RuntimeError as error:
-            raise InputError(f"cannot write {path}: {str(error).splitlines()[0]}") from error
+            reason = str(error).splitlines()[0]
+            raise InputError(f"cannot write {path} (is the disk full?): {reason}") from error

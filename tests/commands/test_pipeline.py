@@ -104,7 +104,16 @@ def test_counts_agree_with_scikit_learn(finished: Path) -> None:
         for threshold, counts in metrics[name]["cosine"].items():
             assert counts["recovered"] == int((best > float(threshold)).sum())
     np.testing.assert_allclose(probe.mean.numpy(), train.mean(0), rtol=1e-5, atol=1e-7)
-    margin = read_tensors(finished / "evaluate/evaluation.safetensors", EVALUATION)[0]["margin"]
+    evaluation = read_tensors(finished / "evaluate/evaluation.safetensors", EVALUATION)[0]
+    run = read_tensors(finished / "reconstruct/candidates.safetensors", CANDIDATES)[0]
+    vectors = run["candidates"].flatten(0, 1).numpy()
+    nearest = vectors[cosine_similarity(standardised, vectors).argmax(1)]
+    nearest = nearest / np.linalg.norm(nearest, axis=1, keepdims=True) * 8
+    pictures = (nearest * np.where(std > 0, std, 1) + train.mean(0)).clip(0, 1)
+    shown = evaluation["recovered_images"].flatten(1).numpy()
+    np.testing.assert_allclose(shown, pictures, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(evaluation["train_images"].flatten(1).numpy(), train, atol=1e-6)
+    margin = evaluation["margin"]
     layers = [weight.numpy() for weight, _ in probe.weights_and_biases()]
     outputs = np.maximum(standardised @ layers[0].T, 0) @ layers[1].T
     expected = outputs[:, 0] * data.train_tensors[1].numpy()

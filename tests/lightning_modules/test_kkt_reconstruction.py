@@ -15,7 +15,9 @@ from safetensors.torch import save_file
 from torch import nn
 
 from artifacts.tensors import CANDIDATES, read_tensors
+from attacks.equalisation import equalised
 from attacks.kkt import kkt_loss
+from lightning_modules import KKTReconstruction
 from lightning_modules.victim import load_probe
 from tests.conftest import REPOSITORY, SMALL_ATTACK, quiet, run_cli
 
@@ -185,3 +187,26 @@ def test_a_linear_probe_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture
     words = ["fit", RECONSTRUCT, *quiet(tmp_path), *SMALL_ATTACK]
     assert run_cli(*words, f"--model.probe={tmp_path}/p.safetensors") == 1
     assert "needs a hidden layer" in capsys.readouterr().err
+
+
+def test_the_search_follows_the_gradient_of_what_it_says(small_probe: Path) -> None:
+    """Equalised equations, risen α, penalty on small multipliers: against autograd."""
+    search = KKTReconstruction(
+        str(small_probe), num_draws=2, num_candidates=6, iterations=10, lambda_min=(0.3, 0.3)
+    )
+    search.configure_model()
+    search.on_train_start()
+    assert search.solved_layers()[1][0].abs().tolist() == [[pytest.approx(1.0)] * 100]
+    with torch.no_grad():
+        search.set_gradients(5)
+    # Halfway on a logarithmic scale from 1% of 10 to 10.
+    alpha = torch.full((2,), 10 * 0.01**0.5)
+    unknowns = [x.detach().clone().requires_grad_() for x in search.unknowns()]
+    layers = equalised(search.probe_layers())
+    loss = kkt_loss(layers, unknowns[0], unknowns[1], search.labels, alpha)
+    penalty = 5 * (0.3 - unknowns[1]).clamp_min(0).square().sum(1)
+    (loss + penalty).sum().backward()
+    for ours, theirs in zip(search.unknowns(), unknowns, strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-6)
+    rates = search.learning_rates()
+    torch.testing.assert_close(rates[1], rates[0] * torch.tensor([0.003, 0.0]))
