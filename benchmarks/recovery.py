@@ -151,6 +151,7 @@ def main() -> None:
     parser.add_argument("--size", nargs="+", type=int, default=[20, 50], choices=list(EFFORT))
     parser.add_argument("--seeds", nargs="+", type=int, default=[10, 11, 12])
     parser.add_argument("--recipes", nargs="+", default=list(RECIPES), choices=list(RECIPES))
+    parser.add_argument("--draws", type=int, help="instead of the usual number of draws")
     parser.add_argument("--weight-decay", type=float, default=0.08)
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
@@ -177,15 +178,23 @@ def main() -> None:
                     path = Path(folder) / "probe.pt"
                     torch.save(probe.probe.state_dict(), path)
                     for recipe in options.recipes:
-                        report(name, size, seed, recipe, probe, data, path)
+                        settings = dict(RECIPES[recipe])
+                        if options.draws is not None:
+                            settings["num_draws"] = options.draws
+                        report((name, size, seed, recipe), settings, probe, data, path)
 
 
 def report(
-    name: str, size: int, seed: int, recipe: str, probe: ProbeMLP, data: Sample, path: Path
+    case: tuple[str, int, int, str],
+    settings: dict[str, Any],
+    probe: ProbeMLP,
+    data: Sample,
+    path: Path,
 ) -> None:
     """Attacks one probe with one recipe and prints a line."""
+    name, size, seed, recipe = case
     try:
-        candidates, seconds = attack(path, RECIPES[recipe], size, seed)
+        candidates, seconds = attack(path, settings, size, seed)
     except ValueError as error:
         print(f"{name:8} {size:3} {recipe:15} {seed:4}  {error}", flush=True)
         return

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import lightning as L
 import torch
 from lightning.pytorch.core.optimizer import LightningOptimizer
+from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
@@ -145,6 +146,14 @@ class CandidateSearch(L.LightningModule):
             raise InputError(str(error)) from error
         basis = row_space(layers[0][0]) if self.space == "auto" else None
         dimension = probe.in_features if basis is None else len(basis)
+        if self.space == "auto":
+            rank_zero_info(
+                f"the search is in all {dimension} dimensions: the span of the training data does "
+                "not stand out of the first layer's weights"
+                if basis is None
+                else f"the search is in the {dimension} of {probe.in_features} dimensions that "
+                "stand out of the first layer's weights: the span of the training data"
+            )
         indices = range(self.first_draw, self.first_draw + self.num_draws)
         draws = sample_draws(self.ranges, self.seed, indices, self.num_candidates, dimension)
         self.candidates = nn.Parameter(draws.candidates)
