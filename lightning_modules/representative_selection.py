@@ -83,8 +83,8 @@ class RepresentativeSelection(L.LightningModule):
         ):
             rank_zero_warn(
                 f"the reconstruction looks failed: lowest relative KKT residual "
-                f"{float(run['residual'].min()):.2f}, and no draw repeats more than "
-                f"{100 * float(trust.max()):.0f}% of another; expect no training sample"
+                f"{float(run['residual'].min()):.2f}, and other draws repeat at most "
+                f"{100 * float(trust.max()):.0f}% of a draw; expect no training sample"
             )
         draws = trust.argsort(descending=True, stable=True)[: self.draws]
         candidates = run["candidates"][draws]
