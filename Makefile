@@ -27,7 +27,7 @@ $(VENV)/.installed-run: pyproject.toml | $(BIN)/python
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet -e '.[vision,dev]'
+	$(BIN)/python -m pip install --quiet -e '.[dev]'
 	@touch $@
 
 clean:
