@@ -6,13 +6,14 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from artifacts.errors import InputError
 from artifacts.files import read_json, require_file, sha256_of_file, write_json
 from artifacts.tensors import package_version
+from commands.scale import Scale
 
 
 @dataclass
@@ -42,6 +43,7 @@ def pipeline(
     run: str,
     stages: dict[str, Stage],
     grid: dict[str, list[Any]] | None = None,
+    scale: Scale | None = None,
     *,
     dispatch: Callable[[list[str]], None],
 ) -> None:
@@ -56,6 +58,7 @@ def pipeline(
         grid: Values by name. All stages are run for each combination of them, with ``{name}``
             replaced by its value in stage names and settings; a stage whose name holds none of
             the names is run once.
+        scale: A smaller form of the experiment; it has a run directory of its own.
         dispatch: Runs a command line.
 
     Raises:
@@ -64,7 +67,14 @@ def pipeline(
     """
     if not stages:
         raise InputError("the pipeline has no stages; give a config: --config FILE")
+    if scale is not None:
+        run, grid = f"{run}_{scale.name}", scale.scaled_grid(grid or {})
     stages = expand_grid(stages, grid or {})
+    if scale is not None:
+        stages = {
+            name: replace(stage, config=scale.scaled_configs(stage.config))
+            for name, stage in stages.items()
+        }
     for number, (name, stage) in enumerate(stages.items(), start=1):
         directory = Path(run) / name
         state = _state(Path(run), directory, stage)
