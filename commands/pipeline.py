@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import json
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -27,12 +28,13 @@ class Stage:
         command: The subcommand of ``main.py``.
         config: Config files, later ones over earlier ones.
         inputs: Option name to file, relative to the pipeline's directory: what earlier stages
-            made. A changed input makes the stage run again.
+            made; ``<name>`` in it stands for anything, and all such files count. A changed input
+            makes the stage run again.
         outputs: Files, relative to the stage's directory, that exist when it is complete.
         options: Further options.
     """
 
-    command: Literal["fit", "validate", "test", "predict", "report"]
+    command: Literal["fit", "validate", "test", "predict", "report", "table"]
     config: list[str] = field(default_factory=list)
     inputs: dict[str, str] = field(default_factory=dict)
     outputs: list[str] = field(default_factory=list)
@@ -152,18 +154,24 @@ def _state(run: Path, directory: Path, stage: Stage) -> dict[str, Any]:
     """What decides a stage's result, as hashes."""
     for path in stage.config:
         require_file(path, what="config file", made_by="check the pipeline's 'config' entries")
-    files = {
-        name: require_file(run / path, what=f"input {name}", made_by="an earlier stage makes it")
-        for name, path in stage.inputs.items()
-    }
     description = {
         "command": _command_line(run, directory, stage),
         "configs": [sha256_of_file(path) for path in stage.config],
-        "inputs": {name: sha256_of_file(path) for name, path in files.items()},
+        "inputs": {name: _digest(run, name, path) for name, path in stage.inputs.items()},
         "package_version": package_version(),
     }
     digest = hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()
     return {"fingerprint": digest, **description}
+
+
+def _digest(run: Path, name: str, path: str) -> str | dict[str, str]:
+    """Hash of an input, or of each file that a pattern with ``<name>`` stands for."""
+    if "<" in path:
+        matches = sorted(run.glob(re.sub(r"<\w+>", "*", path)))
+        return {str(match.relative_to(run)): sha256_of_file(match) for match in matches}
+    return sha256_of_file(
+        require_file(run / path, what=f"input {name}", made_by="an earlier stage makes it")
+    )
 
 
 def _status(
@@ -186,7 +194,7 @@ def _command_line(run: Path, directory: Path, stage: Stage) -> list[str]:
     words: list[str] = [stage.command]
     for path in stage.config:
         words += ["--config", path]
-    if stage.command != "report":
+    if stage.command not in ("report", "table"):
         words.append(f"--trainer.default_root_dir={directory}")
     words += [f"--{name}={run / path}" for name, path in stage.inputs.items()]
     for name, value in stage.options.items():
