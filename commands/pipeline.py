@@ -109,7 +109,8 @@ def expand_grid(stages: dict[str, Stage], grid: dict[str, list[Any]]) -> dict[st
         grid: Values by name.
 
     Returns:
-        Stage by name: those of the first combination, in order, then those of the next.
+        Stage by name: those of the first combination, in order, then those of the next; last the
+        stages at the end whose names hold none of the grid's.
 
     Raises:
         InputError: Two stages of one name differ, or a name or a value list cannot be used.
@@ -117,17 +118,19 @@ def expand_grid(stages: dict[str, Stage], grid: dict[str, list[Any]]) -> dict[st
     if {"run", "stage"} & set(grid) or not all(grid.values()):
         raise InputError("a grid has names other than 'run' and 'stage', each with some values")
     expanded: dict[str, Stage] = {}
+    repeated_names = [name for name in stages if _filled(name, dict.fromkeys(grid, "")) != name]
+    last = list(stages)[list(stages).index(repeated_names[-1]) + 1 :] if repeated_names else []
     for combination in itertools.product(*grid.values()):
         values = dict(zip(grid, combination, strict=True))
         for name, stage in stages.items():
             filled = _filled(name, values)
             repeated = Stage(**_filled(vars(stage), values))
-            if expanded.setdefault(filled, repeated) != repeated:
+            if name not in last and expanded.setdefault(filled, repeated) != repeated:
                 raise InputError(
                     f"the grid makes different stages named '{filled}': put the names that they "
                     "use into the stage's name"
                 )
-    return expanded
+    return expanded | {name: stages[name] for name in last}
 
 
 def _filled(value: Any, values: dict[str, Any]) -> Any:  # noqa: ANN401 - any YAML value
