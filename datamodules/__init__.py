@@ -2,5 +2,12 @@
 
 from datamodules.candidates import CandidatesDataModule
 from datamodules.digits import DigitsDataModule
+from datamodules.image_data import ImageDataModule
+from datamodules.image_folder import ImageFolderDataModule
 
-__all__ = ["CandidatesDataModule", "DigitsDataModule"]
+__all__ = [
+    "CandidatesDataModule",
+    "DigitsDataModule",
+    "ImageDataModule",
+    "ImageFolderDataModule",
+]
