@@ -151,7 +151,9 @@ class ImageDataModule(L.LightningDataModule):
                 self._draw()
         trainer = self.trainer
         if trainer is not None and trainer.is_global_zero and not trainer.fast_dev_run:  # type: ignore[attr-defined]
-            self.write_split(Path(trainer.default_root_dir) / "split.json")
+            # Evaluating a run must not replace the split that it was trained with.
+            name = "split.json" if stage == "fit" else f"split_{stage}.json"
+            self.write_split(Path(trainer.default_root_dir) / name)
 
     def _draw(self) -> None:
         """Draws training and test images by ``seed``."""
