@@ -22,6 +22,7 @@ class CINIC10DataModule(ImageDataModule):
     them. The task ``binary`` is vehicles and animals.
 
     Args:
+        root: Folder of the dataset.
         with_valid: Validation images count as training images.
         with_cifar10: Keep CIFAR-10's images, all of which are in CINIC-10. Without them, a
             classifier trained on CINIC-10 has seen no member of an encoder trained on CIFAR-10.
@@ -33,11 +34,13 @@ class CINIC10DataModule(ImageDataModule):
 
     def __init__(
         self,
+        root: str,
+        *,
         with_valid: bool = False,
         with_cifar10: bool = True,
         **kwargs: Any,  # noqa: ANN401
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(root, **kwargs)
         self.with_valid = with_valid
         self.with_cifar10 = with_cifar10
 

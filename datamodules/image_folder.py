@@ -14,14 +14,15 @@ class ImageFolderDataModule(ImageDataModule):
     held out by ``seed``. Images that are in no class's folder have the label 0.
 
     Args:
+        root: Folder of the dataset.
         name: What a split calls this dataset.
         kwargs: As :class:`~datamodules.image_data.ImageDataModule`.
     """
 
     layout = "{train,test}/CLASS/*.jpg or CLASS/*.jpg (also .png, .webp, …)"
 
-    def __init__(self, name: str = "image_folder", **kwargs: Any) -> None:  # noqa: ANN401
-        super().__init__(**kwargs)
+    def __init__(self, root: str, *, name: str = "image_folder", **kwargs: Any) -> None:  # noqa: ANN401
+        super().__init__(root, **kwargs)
         self.name = name
 
     def read(self, classes: list[str] | None) -> ImageFiles:

@@ -16,6 +16,7 @@ class INaturalistDataModule(ImageDataModule):
     each label is held out.
 
     Args:
+        root: Folder of the dataset.
         version: ``train_mini`` has 50 images a species (42 GB), ``train`` up to 300 (224 GB).
         kwargs: As :class:`~datamodules.image_data.ImageDataModule`.
     """
@@ -25,10 +26,12 @@ class INaturalistDataModule(ImageDataModule):
 
     def __init__(
         self,
+        root: str,
+        *,
         version: Literal["train", "train_mini"] = "train",
         **kwargs: Any,  # noqa: ANN401
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(root, **kwargs)
         if version not in ("train", "train_mini"):
             raise InputError(f"version must be 'train' or 'train_mini', got '{version}'")
         self.version = version
