@@ -60,6 +60,7 @@ class CandidateSearch(L.LightningModule):
     draw: Tensor
     labels: Tensor
     rates: Tensor
+    init_std: Tensor
     basis: Tensor | None
     diverged: Tensor
     history: Tensor
@@ -180,6 +181,7 @@ class CandidateSearch(L.LightningModule):
             ("draw", torch.tensor(indices)),
             ("labels", labels),
             ("rates", draws.learning_rate),
+            ("init_std", draws.init_std),
             ("basis", basis),
         ):
             self.register_buffer(name, tensor, persistent=False)
@@ -310,7 +312,8 @@ class CandidateSearch(L.LightningModule):
         Returns:
             For the draws that did not diverge: ``candidates`` (R, m, D) in the probe's
             standardised space, ``multipliers`` (R, m), ``labels`` (m,), ``residual`` (R,) relative
-            KKT residual of the probe's own weights, ``draw`` (R,) index of the draw, ``history``
+            KKT residual of the probe's own weights, ``draw`` (R,) index of the draw,
+            ``learning_rate`` (R,) and ``init_std`` (R,) that it was sampled with, ``history``
             (T, R) of :meth:`residuals`, and what else :meth:`judge` says. All of it in float32
             at least, whatever the precision of the search.
         """
@@ -318,6 +321,8 @@ class CandidateSearch(L.LightningModule):
         found = {
             "candidates": candidates if self.basis is None else candidates @ self.basis,
             "draw": self.draw,
+            "learning_rate": self.rates,
+            "init_std": self.init_std,
             **self.judge(),
         }
         keep = ~self.of_all_draws(self.diverged)

@@ -197,4 +197,9 @@ class KKTReconstruction(CandidateSearch):
             allow_linear=self.allow_linear,
         )
         residual = relative_residual(loss, layers)
-        return {"multipliers": self.multipliers, "residual": residual, "relu_alpha": alpha}
+        return {
+            "multipliers": self.multipliers,
+            "residual": residual,
+            "relu_alpha": alpha,
+            "lambda_min": self.lambda_min,
+        }
