@@ -139,7 +139,7 @@ def test_cifar_gives_the_pixels_of_the_batches(
         assert torch.equal(images.all_pixels(), torch.from_numpy(pixels).permute(0, 3, 1, 2))
         assert images.labels.tolist() == labels.tolist()
         assert images.identifiers[7] == f"{part}/7"
-    assert len(data.train_set.labels.unique()) == number
+    assert len(torch.unique(data.train_set.labels)) == number
 
 
 def test_cifar_unpickles_no_file_of_another_checksum(
@@ -303,6 +303,8 @@ def test_missing_files_are_one_clear_line(
 
 
 class QuietHandler(SimpleHTTPRequestHandler):
+    """Serves files without telling."""
+
     def log_message(self, format: str, *args: object) -> None:
         pass
 

@@ -16,7 +16,7 @@ from tests.datamodules import layouts
 SIZES = [(427, 640), (640, 427), (224, 224), (100, 131), (225, 301), (31, 32), (1, 2)]
 
 
-def image_set(root: Path, pixels: np.ndarray, size: int, in_chans: int = 3) -> ImageSet:  # type: ignore[type-arg]
+def image_set(root: Path, pixels: np.ndarray, size: int, in_chans: int = 3) -> ImageSet:
     layouts.save(root / "a" / "x.png", pixels)
     data = ImageFolderDataModule(str(root), image_size=size, in_chans=in_chans, test_fraction=0)
     data.setup()

@@ -105,7 +105,7 @@ def test_disjoint_samples() -> None:
     sizes = {"member": 12, "non_member": 12, "shadow": 30}
     samples = draw_disjoint(labels, sizes, seed=3)
     assert {name: len(sample) for name, sample in samples.items()} == sizes
-    assert len(torch.cat(list(samples.values())).unique()) == 54
+    assert len(torch.unique(torch.cat(list(samples.values())))) == 54
     assert all(len(set(counts(labels[sample]))) == 1 for sample in samples.values())
     # A further sample changes none of those before it.
     more = draw_disjoint(labels, {**sizes, "population": 6}, seed=3)
