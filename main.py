@@ -31,6 +31,7 @@ stages (LightningCLI), each with --config FILE, --help and --print_config:
 tools:
   pipeline    run the stages of a config in order, skip finished ones, resume
   report      write one self-contained HTML page about finished stages
+  merge       make one file of what the parts of a sweep found
 
 options:
   --debug     on an error, show the whole traceback
@@ -52,6 +53,11 @@ def dispatch(args: list[str]) -> None:
         from commands.report import report
 
         run_tool(report, args[1:])
+    elif command == "merge":
+        from commands.cli import run_tool
+        from commands.merge import merge
+
+        run_tool(merge, args[1:])
     elif command in ("fit", "validate", "test", "predict"):
         from commands.cli import AfterimageCLI
 
@@ -76,6 +82,7 @@ def main(args: list[str] | None = None) -> int:
     # Advice about workers and steps that does not apply to data held in memory.
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
     warnings.filterwarnings("ignore", message=".*The number of training batches.*")
+    warnings.filterwarnings("ignore", message=".*`srun` command is available.*")
     try:
         dispatch([word for word in args if word != "--debug"])
     except (InputError, OSError, UnicodeDecodeError) as error:

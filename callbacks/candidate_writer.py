@@ -38,6 +38,4 @@ class CandidateWriter(L.Callback):
             diverged_draws=[draw for draw in pl_module.draws_of_part if draw not in kept],
         )
         write_tensors(path, CANDIDATES, result, metadata)
-        pl_module.print(
-            f"{len(kept)} draws of {pl_module.num_candidates} candidates are in {path}"
-        )
+        pl_module.print(f"{len(kept)} draws of {pl_module.num_candidates} candidates are in {path}")
