@@ -70,8 +70,9 @@ def test_tasks_that_are_not_one_run_are_refused(cluster: Cluster, tmp_path: Path
 
 # Long enough to be stopped; saves only when asked to.
 LONG = [
-    "--model.iterations=6000",
+    "--model.iterations=2500",
     "--model.num_candidates=200",
+    "--model.num_draws=5",
     "--trainer.callbacks+=callbacks.LastCheckpoint",
     "--trainer.callbacks.interval=100000",
 ]
@@ -91,7 +92,7 @@ def test_a_signal_saves_and_the_requeued_job_finishes(
     assert cluster.facts(job)["Restarts"] == "1"
     log = cluster.logs()
     saved = int(log.split("stopped by SIGUSR1 after epoch ")[1].split(";")[0])
-    assert first <= saved < 599
+    assert first <= saved < 249
     assert f"Restoring states from the checkpoint path at {checkpoint}" in log
     assert not list(tmp_path.rglob("hpc_ckpt*"))
     assert run_cli("fit", *attack(tmp_path / "undisturbed", small_probe, *LONG)) == 0
@@ -117,7 +118,7 @@ def test_a_signal_before_python_listens_does_not_lose_the_job(
 def test_an_array_and_a_merge_equal_one_job(
     cluster: Cluster, small_probe: Path, tmp_path: Path
 ) -> None:
-    sizes = [*SMALL_ATTACK, "--model.num_draws=4", f"--model.probe={small_probe}"]
+    sizes = [*SMALL_ATTACK, "--model.num_draws=7", f"--model.probe={small_probe}"]
     words = [RECONSTRUCT, *quiet(tmp_path)[1:], *sizes]
     array = ("--array=0-2",)
     job = cluster.submit("sweep.sbatch", 3, tmp_path / "sweep", *words, options=array)
