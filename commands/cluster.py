@@ -8,7 +8,7 @@ from pathlib import Path
 import lightning as L
 import torch
 from lightning.fabric.plugins import ClusterEnvironment
-from lightning.pytorch.plugins.environments import LightningEnvironment, SLURMEnvironment
+from lightning.fabric.plugins.environments import LightningEnvironment, SLURMEnvironment
 
 from artifacts.errors import InputError
 
