@@ -11,6 +11,7 @@ from datamodules.image_data import ImageDataModule
 from datamodules.image_folder import ImageFolderDataModule
 from datamodules.inaturalist import INaturalistDataModule
 from datamodules.mnist import FashionMNISTDataModule, MNISTDataModule
+from datamodules.pretraining import PretrainingDataModule
 from datamodules.tiny_imagenet import TinyImageNetDataModule
 
 __all__ = [
@@ -27,5 +28,6 @@ __all__ = [
     "ImageDataModule",
     "ImageFolderDataModule",
     "MNISTDataModule",
+    "PretrainingDataModule",
     "TinyImageNetDataModule",
 ]
