@@ -99,6 +99,11 @@ class ProbeMLP(L.LightningModule):
                 f"labels {sorted(set(labels.tolist()))} do not fit {self.probe.out_features} "
                 "output(s): one output takes -1 and 1, C outputs take 0 … C-1"
             )
+        if self.trainer.world_size > len(labels):
+            raise InputError(
+                f"{len(labels)} training samples cannot be shared by {self.trainer.world_size} "
+                "processes; lower trainer.devices"
+            )
 
     def on_fit_start(self) -> None:
         """Takes the standardisation from the training set; a resumed run restores its own."""
@@ -123,13 +128,15 @@ class ProbeMLP(L.LightningModule):
         """Makes ``epochs_per_step`` steps of gradient descent."""
         optimizer = self.optimizers()
         assert isinstance(optimizer, LightningOptimizer)
+        share, weight = self._share(batch)
         for epoch in range(1, self.epochs_per_step + 1):
-            loss, accuracy = self.loss_and_accuracy(batch)
+            loss, accuracy = (weight * value for value in self.loss_and_accuracy(share))
             optimizer.zero_grad()
             self.manual_backward(loss)
+            loss = self._over_processes(loss)
             if not bool(torch.isfinite(loss)):
                 raise InputError(
-                    f"the training diverged (loss {float(loss.detach())}); lower "
+                    f"the training diverged (loss {float(loss)}); lower "
                     "model.learning_rate or model.weight_decay"
                 )
             # Only the last of them counts as a step of the trainer.
@@ -137,12 +144,23 @@ class ProbeMLP(L.LightningModule):
         self.log_dict(
             {
                 "train/loss": loss,
-                "train/accuracy": accuracy,
+                "train/accuracy": self._over_processes(accuracy),
                 "train/gradient_norm": self.regularised_gradient_norm(),
             },
             batch_size=len(batch[1]),
             prog_bar=True,
         )
+
+    def _share(self, batch: tuple[Tensor, Tensor]) -> tuple[tuple[Tensor, Tensor], float]:
+        """This process's samples, and the weight that makes the mean over processes theirs."""
+        rank, world = self.trainer.global_rank, self.trainer.world_size
+        inputs, labels = (tensor[rank::world] for tensor in batch)
+        return (inputs, labels), world * len(labels) / len(batch[1])
+
+    def _over_processes(self, value: Tensor) -> Tensor:
+        mean = self.trainer.strategy.reduce(value.detach().clone())
+        assert isinstance(mean, Tensor)
+        return mean
 
     def regularised_gradient_norm(self) -> Tensor:
         """‖∇loss + wd·θ‖: zero where the stationarity that the attack solves is exact."""
