@@ -25,7 +25,7 @@ class ProbeMLP(L.LightningModule):
     for them.
 
     Args:
-        in_features: Dimension D of an embedding.
+        in_features: Dimension D of an embedding; by default that of the data.
         hidden: Widths of the hidden layers.
         out_features: 1 for labels ±1 (logistic loss), else the number of classes (cross-entropy).
         bias: Which layers have a bias.
@@ -41,7 +41,7 @@ class ProbeMLP(L.LightningModule):
 
     def __init__(
         self,
-        in_features: int,
+        in_features: int | None = None,
         hidden: Sequence[int] = (500,),
         out_features: int = 1,
         bias: Bias = "none",
@@ -65,13 +65,19 @@ class ProbeMLP(L.LightningModule):
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
         self._trained_weight_decay = weight_decay
-        self.probe = Probe(in_features, hidden, out_features, bias)
+        self.hidden, self.out_features, self.bias = hidden, out_features, bias
+        self.init_scale = init_scale
+        if in_features is not None:
+            self._build(in_features)
+
+    def _build(self, in_features: int) -> None:
+        self.probe = Probe(in_features, self.hidden, self.out_features, self.bias)
         with torch.no_grad():
             for parameter in self.probe.layers[0].parameters():
-                parameter.mul_(init_scale)
+                parameter.mul_(self.init_scale)
 
     def setup(self, stage: str) -> None:
-        """Checks the data against the model.
+        """Builds the probe if the data are to say its inputs, and checks one against the other.
 
         Raises:
             InputError: Number of features or labels do not fit.
@@ -80,6 +86,8 @@ class ProbeMLP(L.LightningModule):
         if data is None or not hasattr(data, "train_tensors"):
             raise InputError("ProbeMLP needs a data module that holds its sets as tensors (--data)")
         inputs, labels = data.train_tensors
+        if not hasattr(self, "probe"):
+            self._build(inputs.shape[1])
         if inputs.shape[1] != self.probe.in_features:
             raise InputError(
                 f"the data have {inputs.shape[1]} features, the probe takes "
