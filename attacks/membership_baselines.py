@@ -49,9 +49,7 @@ def baseline_d(num_masks: int = 10) -> SignalAttack:
     Args:
         num_masks: How many; the paper takes 10.
     """
-    return SignalAttack(
-        "baseline_d", mask_dispersion(num_masks), "matched", choose_direction=True
-    )
+    return SignalAttack("baseline_d", mask_dispersion(num_masks), "matched", choose_direction=True)
 
 
 def embedding_entropy(images: Observation) -> Tensor:

@@ -3,11 +3,16 @@
 import torch
 from torch import Tensor
 
-from models.masked_autoencoder import masking_from_noise
+from models.patch_masking import masking_from_noise
 
 
 def mask_noise(
-    num_masks: int, num_patches: int, mask_ratio: float, *, seed: int = 0, complementary: bool = True
+    num_masks: int,
+    num_patches: int,
+    mask_ratio: float,
+    *,
+    seed: int = 0,
+    complementary: bool = True,
 ) -> Tensor:
     """Noise for K masks that every image and every model is scored under.
 

@@ -269,16 +269,6 @@ def combined_signals(images: Observation) -> Tensor:
     return torch.stack([calibrated_error(images), own, own - others], 1)
 
 
-def mask_dispersion(num_masks: int | None = None) -> Callable[[Observation], Tensor]:
-    """Baseline D: mean pairwise distance of embeddings under the first masks (the paper's 10)."""
-
-    def signal(images: Observation) -> Tensor:
-        last = -1 if num_masks is None else min(num_masks, images.attacked.dispersion.shape[1]) - 1
-        return images.attacked.dispersion[:, last]
-
-    return signal
-
-
 def _log_dispersion(signals: Signals) -> Tensor:
     return signals.dispersion[:, -1].double().clamp_min(1e-12).log()
 

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.masked_autoencoder import MaskedAutoencoder, Masking, masking_from_noise
+from models.masked_autoencoder import MaskedAutoencoder
+from models.patch_masking import Masking, masking_from_noise
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,8 @@ def measure_signals(
         raise ValueError("the model must be in evaluation mode to be measured")
     masking = masking_from_noise(noise.to(images.device), mask_ratio)
     masks_per_pass = max(1, rows_per_pass // len(images))
-    masked, everywhere, total, dispersion = [], [], 0.0, []
+    masked, everywhere, dispersion = [], [], []
+    total = torch.zeros((), device=images.device)
     for start in range(0, len(noise), masks_per_pass):
         chosen = Masking(*(part[start : start + masks_per_pass] for part in masking))
         errors, units = _masked_pass(model, images, chosen)
@@ -114,7 +116,7 @@ def _whole_pass(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Embedding, internals and statistics of unmasked images."""
     embeddings, internals, statistics = [], [], []
-    for part in images.split(rows_per_pass):
+    for part in torch.split(images, rows_per_pass):
         blocks = model.block_features(part)
         last = model.encoder.get_submodule("norm")(blocks[-1])
         embeddings.append(last[:, 0])

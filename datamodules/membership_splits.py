@@ -96,7 +96,7 @@ class MembershipSplits(L.LightningDataModule):
         self,
         source: ImageDataModule,
         part: str = "target",
-        sizes: PartSizes = PartSizes(),  # noqa: B008 - frozen
+        sizes: PartSizes = PartSizes(),
         num_shadows: int = 1,
         shadow_source: ImageDataModule | None = None,
         members: ImageDataModule | None = None,
@@ -285,9 +285,7 @@ class MembershipSplits(L.LightningDataModule):
 
     def val_dataloader(self) -> Loader:
         """Held-out images that go with them."""
-        return self._loader(
-            self.images("target_test" if self.part == "target" else "shadow_test")
-        )
+        return self._loader(self.images("target_test" if self.part == "target" else "shadow_test"))
 
     def test_dataloader(self) -> Loader:
         """Images to judge the attack on, each with 1 for a member and 0 for a non-member."""
