@@ -2,6 +2,7 @@
 
 from lightning_modules.activation_maximisation import ActivationMaximisation
 from lightning_modules.kkt_reconstruction import KKTReconstruction
+from lightning_modules.mae_pretraining import MAEPretraining
 from lightning_modules.probe_mlp import ProbeMLP
 from lightning_modules.reconstruction_evaluation import ReconstructionEvaluation
 from lightning_modules.representative_selection import RepresentativeSelection
@@ -9,6 +10,7 @@ from lightning_modules.representative_selection import RepresentativeSelection
 __all__ = [
     "ActivationMaximisation",
     "KKTReconstruction",
+    "MAEPretraining",
     "ProbeMLP",
     "ReconstructionEvaluation",
     "RepresentativeSelection",

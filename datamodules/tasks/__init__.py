@@ -1,0 +1,129 @@
+"""Which classes of a dataset get which label; the lists of appendix C are the YAML files here."""
+
+import difflib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+import torch
+import yaml
+from torch import Tensor
+
+from artifacts.errors import InputError
+
+
+@dataclass(frozen=True)
+class Task:
+    """Labels of classes.
+
+    Attributes:
+        classes: Names of the classes of each label. Two labels are +1 (first) and -1, more of them
+            0, 1, 2, …
+    """
+
+    classes: dict[int, list[str]]
+
+    @property
+    def names(self) -> list[str]:
+        """Every class that has a label."""
+        return [name for names in self.classes.values() for name in names]
+
+    def labels(self, known: Sequence[str], targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Labels of images.
+
+        Args:
+            known: Names of the dataset's classes.
+            targets: Class of each image (N,).
+
+        Returns:
+            Label of each image (N,), 0 where it has none, and whether it has one (N,).
+
+        Raises:
+            InputError: The dataset has no such class.
+        """
+        of_class = torch.zeros(len(known), dtype=torch.int64)
+        has_label = torch.zeros(len(known), dtype=torch.bool)
+        index = {name: position for position, name in enumerate(known)}
+        for label, names in self.classes.items():
+            for name in names:
+                if name not in index:
+                    raise InputError(f"there is no class '{name}'{suggestion(name, known)}")
+                of_class[index[name]] = label
+                has_label[index[name]] = True
+        return of_class[targets], has_label[targets]
+
+
+def suggestion(name: str, known: Sequence[str]) -> str:
+    """The known name most like ``name``, as the end of a message."""
+    closest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
+    return f"; the closest of {len(known)} is '{closest[0]}'" if closest else "; there are none"
+
+
+def make_task(classes: Sequence[str] | Mapping[str, Sequence[str]]) -> Task:
+    """A task from class names, or from groups of them.
+
+    Raises:
+        InputError: There is no label, an empty group, or a class twice.
+    """
+    groups = (
+        [list(names) for names in classes.values()]
+        if isinstance(classes, Mapping)
+        else [[name] for name in classes]
+    )
+    names = [name for group in groups for name in group]
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise InputError(f"the task has the class '{twice[0]}' twice")
+    if not groups or not all(groups):
+        raise InputError(f"a task needs a class for every label; got {groups}")
+    labels = [1, -1] if len(groups) == 2 else list(range(len(groups)))
+    return Task(dict(zip(labels, groups, strict=True)))
+
+
+def named_tasks(dataset: str) -> dict[str, Any]:
+    """The lists of a dataset by name; none if it has no file here."""
+    file = resources.files(__name__) / f"{dataset}.yaml"
+    return dict(yaml.safe_load(file.read_text(encoding="utf-8"))) if file.is_file() else {}
+
+
+def resolve_task(
+    dataset: str,
+    task: str | Sequence[str] | Mapping[str, Sequence[str]],
+    num_classes: int | None,
+) -> Task:
+    """The task that a configuration names or lists.
+
+    Args:
+        dataset: Name of the dataset.
+        task: One of its named tasks, class names, or groups of class names.
+        num_classes: Only the first so many classes of a list.
+
+    Raises:
+        InputError: There is no such task, or not so many classes.
+    """
+    if isinstance(task, str):
+        tasks = named_tasks(dataset)
+        if task not in tasks:
+            raise InputError(
+                f"'{dataset}' has no task '{task}'; it has {', '.join(tasks) or 'none'}, "
+                "and takes a list of classes or named groups of them"
+            )
+        task = tasks[task]
+    if num_classes is not None:
+        if isinstance(task, Mapping):
+            raise InputError("num_classes chooses from a list of classes, not from groups of them")
+        task = first_classes(task, num_classes)
+    return make_task(task)
+
+
+def first_classes(classes: Sequence[str], number: int) -> list[str]:
+    """The first ``number`` names of a list.
+
+    Raises:
+        InputError: The list has not so many, or none is asked for.
+    """
+    if not 1 <= number <= len(classes):
+        raise InputError(f"num_classes must be from 1 to {len(classes)}, got {number}")
+    return list(classes[:number])
