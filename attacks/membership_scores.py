@@ -8,7 +8,7 @@ the target. A score is lower for a likelier member.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -60,11 +60,14 @@ class MembershipAttack(ABC):
     Attributes:
         name: Under which it is reported.
         threshold: Images that score below are called members; set by :meth:`fit`.
+        shadow_scores: What the shadows' members and non-members score, (m,) and (n,): how well
+            the threshold did where it comes from.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.threshold = float("nan")
+        self.shadow_scores = (torch.empty(0), torch.empty(0))
 
     @abstractmethod
     def fit(self, rounds: Sequence[ShadowRound], population: Observation) -> None:
@@ -115,24 +118,67 @@ class SignalAttack(MembershipAttack):
         """Finds direction and threshold."""
         members, non_members = [], []
         for shadow in rounds:
-            centre = self._median(shadow.population)
-            members.append(self._value(shadow.members) - centre)
-            non_members.append(self._value(shadow.non_members) - centre)
+            self._meet(shadow.population)
+            members.append(self._relative(shadow.members))
+            non_members.append(self._relative(shadow.non_members))
         low, high = torch.cat(members), torch.cat(non_members)
         if self.choose_direction and membership_metrics(low, high, 0.0)["auc"] < 0.5:
             self.sign = -1.0
         self.threshold = best_threshold(self.sign * low, self.sign * high)
-        self.centre = self._median(population)
+        self.shadow_scores = (self.sign * low, self.sign * high)
+        self._meet(population)
 
     def score(self, images: Observation) -> Tensor:
         """The signal, relative to the population if the rule says so."""
-        return self.sign * (self._value(images) - self.centre)
+        return self.sign * self._relative(images)
+
+    def _meet(self, population: Observation) -> None:
+        """Takes what depends on the model under attack from population images."""
+        self.centre = 0.0
+        if self.rule == "population":
+            self.centre = float(self._value(population).median())
 
     def _value(self, images: Observation) -> Tensor:
         return self.signal(images).double().cpu()
 
-    def _median(self, images: Observation) -> float:
-        return float(self._value(images).median()) if self.rule == "population" else 0.0
+    def _relative(self, images: Observation) -> Tensor:
+        return self._value(images) - self.centre
+
+
+class LikelihoodRatioAttack(SignalAttack):
+    """How unlikely an image's error is under models that were not trained on it.
+
+    The offline form of the likelihood-ratio attack (LiRA) over several shadow models: the
+    references' mean log errors of an image are taken as normal, and the score is the attacked
+    model's distance from their mean in standard deviations. Few references say little about one
+    image's deviation, so its variance is drawn towards that of population images.
+
+    Args:
+        name: Under which it is reported.
+        prior: As many references as this weigh as much as the population's variance.
+    """
+
+    def __init__(self, name: str, prior: float = 4.0) -> None:
+        super().__init__(name, calibrated_error, "population")
+        self.prior = prior
+
+    def _meet(self, population: Observation) -> None:
+        variance, _ = self._variance(population)
+        self._typical = float(variance.mean().clamp_min(1e-12))
+        super()._meet(population)
+
+    def _value(self, images: Observation) -> Tensor:
+        variance, freedom = self._variance(images)
+        shrunk = (freedom * variance + self.prior * self._typical) / (freedom + self.prior)
+        return super()._value(images) / shrunk.sqrt()
+
+    def _variance(self, images: Observation) -> tuple[Tensor, int]:
+        """Variance of each image's mean log error over the references, and degrees of freedom."""
+        references = _references(images)
+        if len(references) < 2:
+            raise ValueError("a likelihood ratio needs two shadow models or more")
+        logs = torch.stack([r.masked_error.double().log().mean(1) for r in references])
+        return logs.var(0).cpu(), len(references) - 1
 
 
 class LearnedAttack(MembershipAttack):
@@ -151,7 +197,7 @@ class LearnedAttack(MembershipAttack):
         self,
         name: str,
         features: Callable[[Observation], Tensor],
-        classifier: "Callable[[], object]",
+        classifier: Callable[[], Any],
         centred: bool = False,
     ) -> None:
         super().__init__(name)
@@ -161,32 +207,39 @@ class LearnedAttack(MembershipAttack):
 
     def fit(self, rounds: Sequence[ShadowRound], population: Observation) -> None:
         """Trains the classifier."""
-        rows, labels = [], []
+        members, non_members = [], []
         for shadow in rounds:
-            scale = self._scale(shadow.population)
-            for label, images in ((0, shadow.members), (1, shadow.non_members)):
-                values = self._scaled(images, scale)
-                rows.append(values)
-                labels.append(torch.full((len(values),), label))
-        self._model = self.classifier()
-        self._model.fit(torch.cat(rows).numpy(), torch.cat(labels).numpy())  # type: ignore[attr-defined]
-        self._target_scale = self._scale(population)
+            self._meet(shadow.population)
+            members.append(self._relative(shadow.members))
+            non_members.append(self._relative(shadow.non_members))
+        low, high = torch.cat(members), torch.cat(non_members)
+        labels = [0] * len(low) + [1] * len(high)
+        self._model = self.classifier().fit(torch.cat([low, high]).numpy(), labels)
         self.threshold = 0.0
+        self.shadow_scores = (self._log_odds(low), self._log_odds(high))
+        self._meet(population)
 
     def score(self, images: Observation) -> Tensor:
         """Log odds of being a non-member."""
-        values = self._scaled(images, self._target_scale).numpy()
-        probability = self._model.predict_proba(values)[:, 1]  # type: ignore[attr-defined]
-        return torch.from_numpy(probability).double().clamp(1e-12, 1 - 1e-12).logit()
+        return self._log_odds(self._relative(images))
 
-    def _scaled(self, images: Observation, scale: tuple[Tensor, Tensor]) -> Tensor:
-        return (self.features(images).double().cpu() - scale[0]) / scale[1]
+    def _meet(self, population: Observation) -> None:
+        """Takes what depends on the model under attack from population images."""
+        values = self._values(population)
+        self._centre = torch.zeros(values.shape[1], dtype=torch.float64)
+        self._scale = torch.ones(values.shape[1], dtype=torch.float64)
+        if self.centred:
+            self._centre, self._scale = values.median(0).values, values.std(0).clamp_min(1e-12)
 
-    def _scale(self, population: Observation) -> tuple[Tensor, Tensor]:
-        values = self.features(population).double().cpu()
-        if not self.centred:
-            return torch.zeros(values.shape[1]), torch.ones(values.shape[1])
-        return values.median(0).values, values.std(0).clamp_min(1e-12)
+    def _values(self, images: Observation) -> Tensor:
+        return self.features(images).double().cpu()
+
+    def _relative(self, images: Observation) -> Tensor:
+        return (self._values(images) - self._centre) / self._scale
+
+    def _log_odds(self, values: Tensor) -> Tensor:
+        probability = torch.from_numpy(self._model.predict_proba(values.numpy())[:, 1])
+        return probability.double().clamp(1e-12, 1 - 1e-12).logit()
 
 
 def reconstruction_error(
@@ -221,40 +274,6 @@ def calibrated_error(images: Observation) -> Tensor:
     own = images.attacked.masked_error.double().log()
     others = [reference.masked_error.double().log() for reference in _references(images)]
     return (own - torch.stack(others).mean(0)).mean(1)
-
-
-def likelihood_ratio(images: Observation) -> Tensor:
-    """How unlikely the image's mean log error is under models that were not trained on it.
-
-    The offline form of the likelihood-ratio attack: the references' values are taken as normal,
-    and the score is the value's distance from their mean in standard deviations. Few references
-    say little about one image's variance, so it is drawn towards that of all images.
-
-    Raises:
-        ValueError: There are fewer than two references.
-    """
-    references = _references(images)
-    if len(references) < 2:
-        raise ValueError(f"a likelihood ratio needs 2 references or more, got {len(references)}")
-    own = images.attacked.masked_error.double().log().mean(1)
-    others = torch.stack([r.masked_error.double().log().mean(1) for r in references])
-    return (own - others.mean(0)) / _shrunk_deviation(others)
-
-
-# As many references as this count as one image's own variance as much as that of all images.
-_PRIOR_REFERENCES = 8.0
-
-
-def _shrunk_deviation(values: Tensor) -> Tensor:
-    """Standard deviation of each column of (R, N), drawn towards that of all."""
-    variance, freedom = values.var(0), len(values) - 1
-    pooled = _typical_variance(variance)
-    shrunk = (freedom * variance + _PRIOR_REFERENCES * pooled) / (freedom + _PRIOR_REFERENCES)
-    return shrunk.sqrt()
-
-
-def _typical_variance(variance: Tensor) -> Tensor:
-    return variance.mean().clamp_min(1e-12)
 
 
 def combined_signals(images: Observation) -> Tensor:

@@ -3,25 +3,23 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
-import lightning as L
 import torch
-from torch import Tensor
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, TensorDataset
 
 from artifacts.errors import InputError
 from artifacts.membership_splits import (
     Part,
     read_membership_splits,
-    require_disjoint,
     write_membership_splits,
 )
 from datamodules.image_data import ImageDataModule
 from datamodules.image_sets import ImageSet
+from datamodules.pixel_batches import ResumableLoader
+from datamodules.pretraining import MEMBERSHIP, PretrainingDataModule
 
-Loader = DataLoader[tuple[Tensor, Tensor]]
 SPLITS_FILE = "membership_splits.json"
+_MAY_BE_EMPTY = ("pool", "population", "downstream")
 
 
 @dataclass(frozen=True)
@@ -58,23 +56,23 @@ class AttackerLoaders:
         downstream: Labelled images, for baseline A; None if there are none.
     """
 
-    shadows: list[Loader]
-    shadow_test: Loader
-    population: Loader
-    downstream: Loader | None
+    shadows: list[ResumableLoader]
+    shadow_test: ResumableLoader
+    population: ResumableLoader
+    downstream: ResumableLoader | None
 
 
-class MembershipSplits(L.LightningDataModule):
+class MembershipSplits(PretrainingDataModule):
     """Disjoint parts of a dataset: target and shadows, each with training and test images.
 
     The parts are drawn by ``seed`` and written as ``membership_splits.json`` into the run
     directory; later stages take them from there. Images of equal content count as one, so no part
-    shares an image with another.
+    shares an image with another. ``fit`` gets the training images of one part, and as validation
+    the held-out ones that go with it; ``test`` gets the target's members, then its non-members.
 
     Args:
         source: All images to draw from, of both its training and its test set.
-        part: Whose training and validation images ``fit`` gets: ``target``, ``shadow_1``,
-            ``shadow_2``, …, or ``pool``.
+        part: Whose images ``fit`` gets: ``target``, ``shadow_1``, ``shadow_2``, …, or ``pool``.
         sizes: Number of images of each part.
         num_shadows: Shadow models, each with training images of its own.
         shadow_source: Another dataset for everything the attacker has (Fig. 4).
@@ -82,14 +80,16 @@ class MembershipSplits(L.LightningDataModule):
             holds images that the target surely never saw.
         downstream_source: Another labelled dataset for baseline A (CINIC-10 in the paper).
         splits: A ``membership_splits.json`` of an earlier stage: the same parts. Then sizes and
-            seed do not matter.
-        seed: Chooses the images.
+            seed do not choose images.
         batch_size: Images in a batch.
-        num_workers: Processes that decode images.
-        in_memory: Decode each part once and keep it as bytes.
+        num_val: How many training and as many held-out images validation compares; None for all.
+        in_memory: ``"auto"`` holds a part in memory if it takes at most ``memory_limit``.
+        memory_limit: In GiB.
+        drop_last: Leave out an incomplete last batch in training.
+        seed: Chooses the images, and their order in training.
 
     Raises:
-        InputError: A number makes no sense.
+        InputError: A number makes no sense, or there is no such part.
     """
 
     def __init__(
@@ -102,41 +102,31 @@ class MembershipSplits(L.LightningDataModule):
         members: ImageDataModule | None = None,
         downstream_source: ImageDataModule | None = None,
         splits: str | None = None,
+        batch_size: int = 64,
+        num_val: int | None = 1000,
+        in_memory: Literal["auto", "always", "never"] = "auto",
+        memory_limit: float = 4.0,
+        drop_last: bool = True,
         seed: int = 0,
-        batch_size: int = 32,
-        num_workers: int = 0,
-        in_memory: bool = True,
     ) -> None:
-        super().__init__()
-        if num_shadows < 1 or batch_size < 1:
-            raise InputError("num_shadows and batch_size must be at least 1")
-        if part not in (allowed := ["target", *self._shadow_names(num_shadows), "pool"]):
+        super().__init__(source, batch_size, num_val, in_memory, memory_limit, drop_last, seed)
+        if num_shadows < 1:
+            raise InputError(f"num_shadows must be at least 1, got {num_shadows}")
+        self.shadow_names = [f"shadow_{number}" for number in range(1, num_shadows + 1)]
+        if part not in (allowed := ["target", *self.shadow_names, "pool"]):
             raise InputError(f"part must be one of {', '.join(allowed)}, got '{part}'")
-        self.sources = {
-            name: given
-            for name, given in (
-                ("source", source),
-                ("shadow_source", shadow_source),
-                ("members", members),
-                ("downstream_source", downstream_source),
-            )
-            if given is not None
+        given = {
+            "source": source,
+            "shadow_source": shadow_source,
+            "members": members,
+            "downstream_source": downstream_source,
         }
+        self.sources = {name: module for name, module in given.items() if module is not None}
         self.part = part
         self.sizes = sizes
-        self.num_shadows = num_shadows
         self.splits = splits
-        self.seed = seed
-        self.batch_size = batch_size
-        self.num_workers = num_workers
-        self.in_memory = in_memory
         self._parts: dict[str, Part] | None = None
-        self._images: dict[str, dict[str, tuple[ImageSet, int]]] = {}
-        self._cached: dict[str, Dataset[tuple[Tensor, Tensor]]] = {}
-
-    @staticmethod
-    def _shadow_names(num_shadows: int) -> list[str]:
-        return [f"shadow_{number}" for number in range(1, num_shadows + 1)]
+        self._everything: dict[str, ImageSet] = {}
 
     def prepare_data(self) -> None:
         """Downloads what the sources may download."""
@@ -150,19 +140,68 @@ class MembershipSplits(L.LightningDataModule):
             InputError: There are too few images, or two parts share one.
         """
         if self._parts is None:
-            drawn = self.splits is None
-            self._parts = self._draw() if drawn else read_membership_splits(str(self.splits))
-            require_disjoint(self.splits or "the splits", self._parts)
+            self._parts = read_membership_splits(self.splits) if self.splits else self._draw()
         trainer = self.trainer
         if trainer is not None and trainer.is_global_zero and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             path = Path(trainer.default_root_dir) / SPLITS_FILE
             write_membership_splits(path, self._parts, self.seed)
+        if stage in ("fit", "validate"):
+            train = "pool" if self.part == "pool" else f"{self.part}_train"
+            held_out = "target_test" if self.part == "target" else "shadow_test"
+        else:
+            # An attack is fitted before the images that it is judged on are looked at.
+            train, held_out = "target_train", "target_test"
+        if stage != "predict":
+            self._sets |= {
+                "members": self.images_of(train),
+                "non-members": self.images_of(held_out),
+            }
+            for name in MEMBERSHIP:
+                self._sets[f"sampled {name}"] = self._sample(self._sets[name])
 
     @property
     def parts(self) -> dict[str, Part]:
         """The images of each part by name, after ``setup``."""
         assert self._parts is not None, "setup comes first"
         return self._parts
+
+    def images_of(self, name: str) -> ImageSet:
+        """The images of a part, in the order of the split.
+
+        Raises:
+            InputError: There is no such part, or an image of it is gone.
+        """
+        if name not in self.parts:
+            raise InputError(f"there are no images for '{name}'; raise data.sizes")
+        part = self.parts[name]
+        everything = self._all_images(part.source)
+        index = {identifier: at for at, identifier in enumerate(everything.identifiers)}
+        missing = [identifier for identifier in part.identifiers if identifier not in index]
+        if missing:
+            raise InputError(
+                f"{len(missing)} images of '{name}' are not in '{part.dataset}' any more, such as "
+                f"'{missing[0]}'"
+            )
+        return everything.subset([index[identifier] for identifier in part.identifiers])
+
+    def attacker_loaders(self) -> AttackerLoaders:
+        """What the attack learns from."""
+        parts = self.parts
+        names = [f"{name}_train" for name in self.shadow_names]
+        population = "population" if "population" in parts else "shadow_test"
+        wanted = [
+            *names,
+            "shadow_test",
+            population,
+            *(["downstream"] if "downstream" in parts else []),
+        ]
+        self._sets |= {name: self.images_of(name) for name in wanted}
+        return AttackerLoaders(
+            [self._loader(name) for name in names],
+            self._loader("shadow_test"),
+            self._loader(population),
+            self._loader("downstream") if "downstream" in parts else None,
+        )
 
     def _sources_of_parts(self) -> dict[str, tuple[str, float]]:
         """Source and size of each part, in the order in which they are drawn."""
@@ -178,171 +217,70 @@ class MembershipSplits(L.LightningDataModule):
             "downstream": (downstream, sizes.downstream),
             "pool": (attacker, sizes.pool),
             # Last, so that another number of shadows leaves all other parts as they are.
-            **{
-                f"{name}_train": (attacker, sizes.shadow_train)
-                for name in self._shadow_names(self.num_shadows)
-            },
+            **{f"{name}_train": (attacker, sizes.shadow_train) for name in self.shadow_names},
         }
 
     def _draw(self) -> dict[str, Part]:
         wanted = self._sources_of_parts()
-        orders: dict[str, Iterator[str]] = {}
-        totals: dict[str, int] = {}
         seen: dict[bytes, str] = {}
+        left: dict[str, Iterator[int]] = {}
+        totals: dict[str, int] = {}
         for source in dict.fromkeys(source for source, _ in wanted.values()):
-            names = self._distinct(source, seen)
+            distinct = self._distinct(source, seen)
             generator = torch.Generator().manual_seed(self.seed)
-            order = torch.randperm(len(names), generator=generator).tolist()
-            orders[source] = iter([names[index] for index in order])
-            totals[source] = len(names)
+            order = torch.randperm(len(distinct), generator=generator).tolist()
+            left[source] = iter([distinct[index] for index in order])
+            totals[source] = len(distinct)
         parts = {}
         for name, (source, size) in wanted.items():
             number = int(size * totals[source]) if size < 1 else int(size)
-            identifiers = [found for found, _ in zip(orders[source], range(number), strict=False)]
-            if len(identifiers) < number:
+            chosen = [index for index, _ in zip(left[source], range(number), strict=False)]
+            if len(chosen) < number or (number == 0 and name not in _MAY_BE_EMPTY):
                 raise InputError(
-                    f"'{name}' needs {number} images, but only {len(identifiers)} of the "
-                    f"{totals[source]} distinct ones of {source} are left; lower data.sizes"
+                    f"'{name}' needs {max(1, number)} images, and {len(chosen)} of the "
+                    f"{totals[source]} distinct ones of data.{source} are left; change data.sizes"
                 )
-            if number == 0 and not name.startswith(("pool", "population", "downstream")):
-                raise InputError(f"'{name}' has no images; raise data.sizes")
-            images = self._available(source)
-            labels = [int(images[i][0].labels[images[i][1]]) for i in identifiers]
             if number:
-                parts[name] = Part(self.sources[source].name, source, identifiers, labels)
+                images = self._all_images(source).subset(chosen)
+                dataset = self.sources[source].name
+                parts[name] = Part(dataset, source, images.identifiers, images.labels.tolist())
         return parts
 
-    def _distinct(self, source: str, seen: dict[bytes, str]) -> list[str]:
-        """Identifiers of the images of a source, each content once.
+    def _distinct(self, source: str, seen: dict[bytes, str]) -> list[int]:
+        """Indices of a source's images, each content once.
 
         Raises:
             InputError: An image of another source has the same content.
         """
-        available = self._available(source)
-        digests: dict[str, bytes] = {}
-        for images in dict.fromkeys(image_set for image_set, _ in available.values()):
-            digests |= dict(zip(images.identifiers, images.digests(), strict=True))
+        images = self._all_images(source)
         distinct = []
-        for identifier in available:
-            where = f"{source} {identifier}"
-            first = seen.setdefault(digests[identifier], where)
-            if first == where:
-                distinct.append(identifier)
-            elif not first.startswith(f"{source} "):
+        for index, (name, digest) in enumerate(
+            zip(images.identifiers, images.digests(), strict=True)
+        ):
+            first = seen.setdefault(digest, f"data.{source}: {name}")
+            if first == f"data.{source}: {name}":
+                distinct.append(index)
+            elif not first.startswith(f"data.{source}: "):
                 raise InputError(
-                    f"'{identifier}' of data.{source} is the same image as "
-                    f"'{first.split(' ', 1)[1]}' of data.{first.split(' ', 1)[0]}; an image must "
-                    "have one part only"
+                    f"the image '{name}' of data.{source} is also in {first}; an image must have "
+                    "one part only, or the attack would be judged on what it knows"
                 )
         return distinct
 
-    def _available(self, source: str) -> dict[str, tuple[ImageSet, int]]:
-        """Where each image of a source is, by identifier."""
-        if source not in self._images:
+    def _all_images(self, source: str) -> ImageSet:
+        """Training and test images of a source as one set."""
+        if source not in self._everything:
             if source not in self.sources:
                 raise InputError(f"{self.splits} needs data.{source}, which is not given")
             module = self.sources[source]
-            module.setup("fit")
-            self._images[source] = {
-                identifier: (images, index)
-                for images in (module.train_set, module.test_set)
-                for index, identifier in enumerate(images.identifiers)
-            }
-        return self._images[source]
-
-    def images(self, name: str) -> Dataset[tuple[Tensor, Tensor]]:
-        """The images of a part with their labels, in the order of the split.
-
-        Raises:
-            InputError: There is no such part, or an image of it is gone.
-        """
-        if name not in self._cached:
-            if name not in self.parts:
-                raise InputError(f"there are no images for '{name}'; raise data.sizes.{name}")
-            part = self.parts[name]
-            available = self._available(part.source)
-            missing = [i for i in part.identifiers if i not in available]
-            if missing:
-                raise InputError(
-                    f"{len(missing)} images of '{name}' are not in '{part.dataset}' any more, "
-                    f"such as '{missing[0]}'"
-                )
-            self._cached[name] = self._gather([available[i] for i in part.identifiers])
-        return self._cached[name]
-
-    def _gather(self, places: list[tuple[ImageSet, int]]) -> Dataset[tuple[Tensor, Tensor]]:
-        if not self.in_memory:
-            return ConcatDataset([images.subset([index]) for images, index in places])
-        pixels = torch.stack([images.pixels(index) for images, index in places])
-        labels = torch.stack([images.labels[index] for images, index in places])
-        return _Bytes(pixels, labels)
-
-    def train_dataloader(self) -> Loader:
-        """Training images of the chosen part, shuffled."""
-        name = "pool" if self.part == "pool" else f"{self.part}_train"
-        generator = torch.Generator().manual_seed(self.seed)
-        return self._loader(self.images(name), shuffle=True, generator=generator)
-
-    def val_dataloader(self) -> Loader:
-        """Held-out images that go with them."""
-        return self._loader(self.images("target_test" if self.part == "target" else "shadow_test"))
-
-    def test_dataloader(self) -> Loader:
-        """Images to judge the attack on, each with 1 for a member and 0 for a non-member."""
-        judged = [
-            _Relabelled(self.images(name), label)
-            for name, label in (("target_train", 1), ("target_test", 0))
-        ]
-        return self._loader(ConcatDataset(judged))
-
-    def predict_dataloader(self) -> Loader:
-        """As for ``test``; an attack reads the images alone."""
-        return self.test_dataloader()
-
-    def attacker_loaders(self) -> AttackerLoaders:
-        """What the attack learns from."""
-        population = "population" if "population" in self.parts else "shadow_test"
-        downstream = None
-        if "downstream" in self.parts:
-            downstream = self._loader(self.images("downstream"))
-        return AttackerLoaders(
-            shadows=[
-                self._loader(self.images(f"{name}_train"))
-                for name in self._shadow_names(self.num_shadows)
-            ],
-            shadow_test=self._loader(self.images("shadow_test")),
-            population=self._loader(self.images(population)),
-            downstream=downstream,
-        )
-
-    def _loader(self, images: Dataset[Any], **options: Any) -> Loader:  # noqa: ANN401
-        return DataLoader(
-            images,
-            batch_size=self.batch_size,
-            num_workers=self.num_workers,
-            persistent_workers=self.num_workers > 0,
-            pin_memory=torch.cuda.is_available(),
-            **options,
-        )
-
-
-class _Bytes(TensorDataset):
-    """Images kept as bytes, given as floats in [0, 1]."""
-
-    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
-        pixels, label = super().__getitem__(index)
-        return pixels.float() / 255, label
-
-
-class _Relabelled(Dataset[tuple[Tensor, Tensor]]):
-    """Images with one label for all."""
-
-    def __init__(self, images: Dataset[tuple[Tensor, Tensor]], label: int) -> None:
-        self.images = images
-        self.label = torch.tensor(label)
-
-    def __len__(self) -> int:
-        return len(self.images)  # type: ignore[arg-type]
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        return self.images[index][0], self.label
+            module.setup()
+            train, test = module.train_set, module.test_set
+            self._everything[source] = ImageSet(
+                train.collection,
+                torch.cat([train.indices, test.indices]),
+                torch.cat([train.labels, test.labels]),
+                image_size=train.image_size,
+                in_chans=train.in_chans,
+                max_pixels=train.max_pixels,
+            )
+        return self._everything[source]
