@@ -48,6 +48,11 @@ EVALUATION = Schema(
     shapes={"similarity": "n", "held_out_similarity": "h", "margin": "n", "labels": "n"},
     made_by="`python main.py test --config configs/quickstart/evaluate.yaml` makes one",
 )
+MEMBERSHIP_SCORES = Schema(
+    kind="membership scores",
+    shapes={"members": "a m", "non_members": "a n", "thresholds": "a"},
+    made_by="`python main.py pipeline --config configs/quickstart/membership.yaml` makes one",
+)
 
 
 def package_version() -> str:

@@ -34,7 +34,7 @@ def baseline_b(
     """
     if features == "statistics":
         name = "baseline_b_statistics"
-        return LearnedAttack(name, lambda images: images.attacked.statistics, _linear)
+        return LearnedAttack(name, lambda images: images.attacked.statistics, linear_classifier)
     return LearnedAttack("baseline_b", _white_box, lambda: _small_mlp(seed))
 
 
@@ -87,7 +87,9 @@ class DownstreamClassifier:
     def __init__(self, embeddings: Tensor, labels: Tensor) -> None:
         if len(torch.unique(labels)) < 2:
             raise ValueError("the downstream task needs two classes or more")
-        self._model = _linear().fit(embeddings.double().cpu().numpy(), labels.cpu().numpy())
+        self._model = linear_classifier().fit(
+            embeddings.double().cpu().numpy(), labels.cpu().numpy()
+        )
 
     def __call__(self, embeddings: Tensor) -> Tensor:
         """Class probabilities (N, C), float64."""
@@ -104,7 +106,8 @@ def _white_box(images: Observation) -> Tensor:
     return torch.cat([images.attacked.embedding, images.attacked.internals], 1)
 
 
-def _linear() -> "ClassifierMixin":
+def linear_classifier() -> "ClassifierMixin":
+    """Logistic regression on standardised features."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler

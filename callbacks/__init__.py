@@ -5,6 +5,7 @@ from callbacks.candidate_writer import CandidateWriter
 from callbacks.encoder_writer import EncoderWriter
 from callbacks.last_checkpoint import LastCheckpoint
 from callbacks.mae_pictures import MAEPictures
+from callbacks.membership_writer import MembershipWriter
 from callbacks.recovery_writer import RecoveryWriter
 from callbacks.representative_writer import RepresentativeWriter
 from callbacks.step_checkpoint import StepCheckpoint
@@ -15,6 +16,7 @@ __all__ = [
     "EncoderWriter",
     "LastCheckpoint",
     "MAEPictures",
+    "MembershipWriter",
     "RecoveryWriter",
     "RepresentativeWriter",
     "StepCheckpoint",
