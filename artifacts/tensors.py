@@ -67,6 +67,11 @@ EMBEDDINGS = Schema(
     shapes={"embeddings": "N D"},
     made_by="delete it, and the next run computes it again",
 )
+MEMBERSHIP_SCORES = Schema(
+    kind="membership scores",
+    shapes={"members": "a m", "non_members": "a n", "thresholds": "a"},
+    made_by="`python main.py pipeline --config configs/quickstart/membership.yaml` makes one",
+)
 
 
 def package_version() -> str:

@@ -6,6 +6,7 @@ from callbacks.draw_hyperparameters import DrawHyperparameters
 from callbacks.encoder_writer import EncoderWriter
 from callbacks.last_checkpoint import LastCheckpoint
 from callbacks.mae_pictures import MAEPictures
+from callbacks.membership_writer import MembershipWriter
 from callbacks.recovery_writer import RecoveryWriter
 from callbacks.representative_writer import RepresentativeWriter
 from callbacks.step_checkpoint import StepCheckpoint
@@ -17,6 +18,7 @@ __all__ = [
     "EncoderWriter",
     "LastCheckpoint",
     "MAEPictures",
+    "MembershipWriter",
     "RecoveryWriter",
     "RepresentativeWriter",
     "StepCheckpoint",

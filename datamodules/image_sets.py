@@ -181,7 +181,9 @@ class ImageSet(Dataset[tuple[Tensor, Tensor]]):
     def all_pixels(self) -> Tensor:
         """Every image (n, C, S, S), uint8, decoded once: for sets that fit in memory."""
         shape = (len(self), self.in_chans, self.image_size, self.image_size)
-        images = torch.empty(shape, dtype=torch.uint8)
+        # Decoding threads do not share the inference mode of a test.
+        with torch.inference_mode(False):
+            images = torch.empty(shape, dtype=torch.uint8)
 
         def decode(index: int) -> None:
             images[index] = self.pixels(index)
