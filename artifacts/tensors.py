@@ -43,6 +43,17 @@ REPRESENTATIVES = Schema(
     shapes={"representatives": "k D", "score": "k", "label": "k"},
     made_by="`python main.py predict --config configs/quickstart/select.yaml` makes one",
 )
+_INVERSION_MADE_BY = "`python main.py predict --config configs/photos/invert.yaml` makes one"
+INVERSION = Schema(
+    kind="inversion",
+    shapes={"image": "c h w", "target": "D", "label": "", "score": "", "similarity": ""},
+    made_by=_INVERSION_MADE_BY,
+)
+INVERSIONS = Schema(
+    kind="inversions",
+    shapes={"images": "k c h w", "target": "k D", "label": "k", "score": "k", "similarity": "k"},
+    made_by=_INVERSION_MADE_BY,
+)
 EVALUATION = Schema(
     kind="evaluation",
     shapes={"similarity": "n", "held_out_similarity": "h", "margin": "n", "labels": "n"},

@@ -2,6 +2,7 @@
 
 from callbacks.attackability_writer import AttackabilityWriter
 from callbacks.candidate_writer import CandidateWriter
+from callbacks.inversion_writer import InversionWriter
 from callbacks.last_checkpoint import LastCheckpoint
 from callbacks.recovery_writer import RecoveryWriter
 from callbacks.representative_writer import RepresentativeWriter
@@ -9,6 +10,7 @@ from callbacks.representative_writer import RepresentativeWriter
 __all__ = [
     "AttackabilityWriter",
     "CandidateWriter",
+    "InversionWriter",
     "LastCheckpoint",
     "RecoveryWriter",
     "RepresentativeWriter",
