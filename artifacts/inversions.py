@@ -8,6 +8,8 @@ from torch import Tensor
 from artifacts.errors import InputError
 from artifacts.tensors import INVERSION, INVERSIONS, read_tensors, write_tensors
 
+MERGED = {"image": "images"}
+
 
 def image_path(root: Path, index: int) -> Path:
     """Where the tensors of one image are; its PNG is beside it."""
@@ -46,11 +48,9 @@ def merge_images(root: Path, total: int, metadata: dict[str, str]) -> dict[str, 
     if len(shapes) > 1:
         raise InputError(f"{root / 'images'} holds images of several sizes; delete it")
     merged = {
-        "images": torch.stack([part["image"] for part in parts]),
-        **{
-            name: torch.stack([part[name] for part in parts])
-            for name in ("target", "label", "score", "similarity")
-        },
+        MERGED.get(name, name): torch.stack([part[name] for part in parts])
+        for name in parts[0]
+        if name != "history"  # Its length is each image's own.
     }
     write_tensors(root / "inversions.safetensors", INVERSIONS, merged, metadata)
     return merged

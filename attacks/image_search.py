@@ -216,7 +216,7 @@ class ImageSearch:
         if settings.total_variation > 0:
             total = total + settings.total_variation * total_variation(images).sum()
         self.optimizer.zero_grad()
-        total.backward()
+        total.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         self.iteration += 1
         if settings.averaging > 0:

@@ -18,6 +18,9 @@ from attacks.image_search import ImageSearch
 from callbacks.provenance import provenance
 from lightning_modules.image_search import Batch, GeneratedImages, SearchCallback
 
+# What a batch says about its images that goes into their files.
+CARRIED = ("target", "label", "score")
+
 
 class InversionWriter(SearchCallback):
     """Writes ``images/00000.png`` and ``.safetensors`` for each image, then all of them together.
@@ -129,20 +132,11 @@ class InversionWriter(SearchCallback):
             there = len(finished_images(root))
             pl_module.print(f"{there} of {total} images are in {root / 'images'}")
             return
-        write_json(
-            root / "inversions.json",
-            [
-                {"index": index, "label": label, "score": score, "similarity": similarity}
-                for index, (label, score, similarity) in enumerate(
-                    zip(
-                        merged["label"].tolist(),
-                        merged["score"].tolist(),
-                        merged["similarity"].tolist(),
-                        strict=True,
-                    )
-                )
-            ],
-        )
+        facts = {n: merged[n].tolist() for n in ("label", "score", "similarity") if n in merged}
+        rows = [
+            dict(zip(facts, values, strict=True)) for values in zip(*facts.values(), strict=True)
+        ]
+        write_json(root / "inversions.json", [{"index": i, **row} for i, row in enumerate(rows)])
         _write_grid(root, merged["images"])
         median = float(merged["similarity"].median())
         pl_module.print(
@@ -159,15 +153,13 @@ class InversionWriter(SearchCallback):
         for at in sorted(finished - self._written):
             index = int(batch["index"][at])
             stopped = int(search.stopped_at[at]) or search.iteration
+            history = torch.stack([row[at] for row in search.history])
             tensors = {
                 "image": search.images[at].float(),
-                "target": batch["target"][at].float() if "target" in batch else torch.zeros(1),
-                "label": batch["label"][at],
-                "score": batch["score"][at].float(),
                 "similarity": search.similarity[at].float(),
-                "history": torch.stack([row[at] for row in search.history]),
+                "history": history[~history.isnan()],
+                **{name: batch[name][at] for name in CARRIED if name in batch},
             }
-            tensors["history"] = tensors["history"][~tensors["history"].isnan()]
             metadata = provenance(
                 trainer,
                 seed=pl_module.seed,

@@ -2,6 +2,7 @@
 
 from lightning_modules.activation_maximisation import ActivationMaximisation
 from lightning_modules.dip_inversion import DIPInversion
+from lightning_modules.image_activation_maximisation import ImageActivationMaximisation
 from lightning_modules.kkt_reconstruction import KKTReconstruction
 from lightning_modules.probe_mlp import ProbeMLP
 from lightning_modules.reconstruction_evaluation import ReconstructionEvaluation
@@ -10,6 +11,7 @@ from lightning_modules.representative_selection import RepresentativeSelection
 __all__ = [
     "ActivationMaximisation",
     "DIPInversion",
+    "ImageActivationMaximisation",
     "KKTReconstruction",
     "ProbeMLP",
     "ReconstructionEvaluation",

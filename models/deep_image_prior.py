@@ -83,7 +83,7 @@ class _Scale(nn.Module):
         if self.groups == 1:
             merged = torch.cat([skip, deep], dim=1)
         else:
-            per_image = [part.unflatten(1, (self.groups, -1)) for part in (skip, deep)]
+            per_image = [torch.unflatten(part, 1, (self.groups, -1)) for part in (skip, deep)]
             merged = torch.cat(per_image, dim=2).flatten(1, 2)
         up: Tensor = self.up(self.merge(merged))
         return up
@@ -122,7 +122,7 @@ class DeepImagePrior(nn.Module):
         """Noise (G, in_channels, S, S) to images (G, 3, S, S) in [0, 1]."""
         side_by_side = noise if self.groups == 1 else noise.flatten(0, 1).unsqueeze(0)
         pixels: Tensor = self.head(self.net(side_by_side))
-        return torch.sigmoid(pixels).unflatten(1, (self.groups, 3)).squeeze(0)
+        return torch.sigmoid(pixels).view(self.groups, 3, *pixels.shape[-2:])
 
 
 class SeparatePriors(nn.Module):
@@ -136,7 +136,7 @@ class SeparatePriors(nn.Module):
         super().__init__()
         self.priors = nn.ModuleList(priors)
         # A fifth faster on a CPU, and what tensor cores want.
-        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.to(memory_format=torch.channels_last)
 
     def forward(self, noise: Tensor, members: Sequence[int]) -> Tensor:
         """Images (A, 3, S, S) in [0, 1] of some of the B, from their noise (A, in_channels, S, S).
@@ -147,7 +147,8 @@ class SeparatePriors(nn.Module):
         """
         noise = noise.contiguous(memory_format=torch.channels_last)
         images = [
-            self.priors[member](own) for member, own in zip(members, noise.split(1), strict=True)
+            self.priors[member](own)
+            for member, own in zip(members, torch.split(noise, 1), strict=True)
         ]
         return torch.cat(images)
 
