@@ -21,6 +21,7 @@ stages (LightningCLI), each with --config FILE, --help and --print_config:
 tools:
   pipeline    run the stages of a config in order, skip finished ones, resume
   report      write one self-contained HTML page about finished stages
+  table       gather the numbers of many runs, averaged over seeds
 
 options:
   --debug     on an error, show the whole traceback
@@ -42,6 +43,11 @@ def dispatch(args: list[str]) -> None:
         from commands.report import report
 
         run_tool(report, args[1:])
+    elif command == "table":
+        from commands.cli import run_tool
+        from commands.table import table
+
+        run_tool(table, args[1:])
     elif command in ("fit", "validate", "test", "predict"):
         from commands.cli import AfterimageCLI
 

@@ -5,4 +5,13 @@ class InputError(ValueError):
     """A mistake in what the user gave: the message says what is wrong, where, and what to do.
 
     ``main`` prints it as one line and exits with a non-zero code.
+
+    Args:
+        message: What the user reads.
     """
+
+    def __init__(self, message: str) -> None:
+        # From a DataLoader's worker, torch raises it anew with the worker's traceback before it.
+        if message.startswith("Caught InputError in DataLoader worker"):
+            message = message.rpartition("InputError: ")[2].strip()
+        super().__init__(message)

@@ -14,8 +14,8 @@ from artifacts.errors import InputError
 from artifacts.splits import Part, Split, read_split, write_split
 from datamodules.image_files import MAX_PIXELS
 from datamodules.image_sets import ImageCollection, ImageSet
-from datamodules.sampling import draw
-from datamodules.tasks import Task, first_classes, make_task, resolve_task
+from datamodules.sampling import Drawing
+from datamodules.tasks import first_classes, make_task, resolve_task
 
 # Part of the key of what is computed from images: change it when their pixels change.
 PREPROCESSING = "shorter side bicubic antialiased, centre crop, 8 bits, version 1"
@@ -92,19 +92,13 @@ class ImageDataModule(L.LightningDataModule):
                 f"batch_size must be at least 1 and num_workers at least 0, got {batch_size} and "
                 f"{num_workers}"
             )
-        if not 0 <= test_fraction < 1:
-            raise InputError(f"test_fraction must be in [0, 1), got {test_fraction}")
         self.root = Path(root)
         self.image_size = image_size
         self.in_chans = in_chans
         self.task = task
         self.num_classes = num_classes
-        self.num_train = num_train
-        self.num_test = num_test
-        self.balanced = balanced
-        self.test_from = test_from
-        self.test_fraction = test_fraction
         self.seed = seed
+        self.drawing = Drawing(num_train, num_test, balanced, test_from, test_fraction, seed)
         self.split = split
         self.batch_size = batch_size
         self.num_workers = num_workers
@@ -151,7 +145,9 @@ class ImageDataModule(L.LightningDataModule):
                 self._draw()
         trainer = self.trainer
         if trainer is not None and trainer.is_global_zero and not trainer.fast_dev_run:  # type: ignore[attr-defined]
-            self.write_split(Path(trainer.default_root_dir) / "split.json")
+            # Evaluating a run must not replace the split that it was trained with.
+            name = "split.json" if stage == "fit" else f"split_{stage}.json"
+            self.write_split(Path(trainer.default_root_dir) / name)
 
     def _draw(self) -> None:
         """Draws training and test images by ``seed``."""
@@ -164,18 +160,12 @@ class ImageDataModule(L.LightningDataModule):
             task = make_task(first_classes(collection.classes, number))
         try:
             labels, has_label = task.labels(collection.classes, collection.targets)
+            train, test = self.drawing.draw(labels, has_label, collection.held_out)
+            for label, names in task.classes.items():
+                if not bool((labels[train] == label).any()):
+                    raise InputError(f"there is no training image of {', '.join(names)}")
         except InputError as error:
             raise InputError(f"'{self.name}' at {self.root}: {error}") from error
-        generator = torch.Generator().manual_seed(self.seed)
-        pool, test = self._divide(collection, labels, has_label, generator)
-        self._require_labels(task, labels[pool])
-        train = pool
-        if self.num_train is not None:
-            train = pool[self._sample(labels[pool], self.num_train, "training", generator)]
-        if self.test_from == "train":
-            test = pool[~torch.isin(pool, train)]
-        if self.num_test is not None:
-            test = test[self._sample(labels[test], self.num_test, "test", generator)]
         self._classes = task.classes
         self.train_set = self._image_set(collection, train, labels[train])
         self.test_set = self._image_set(collection, test, labels[test])
@@ -185,40 +175,6 @@ class ImageDataModule(L.LightningDataModule):
         if len(collection) == 0:
             raise InputError(f"there are no images at {self.root}; expected {self.layout}")
         return collection
-
-    def _divide(
-        self,
-        collection: ImageCollection,
-        labels: Tensor,
-        has_label: Tensor,
-        generator: torch.Generator,
-    ) -> tuple[Tensor, Tensor]:
-        """Indices of the images to train on and of those to test on."""
-        if collection.held_out is not None:
-            pool = torch.nonzero(has_label & ~collection.held_out).squeeze(1)
-            return pool, torch.nonzero(has_label & collection.held_out).squeeze(1)
-        pool = torch.nonzero(has_label).squeeze(1)
-        if self.test_from == "train":
-            return pool, pool[:0]
-        held_out = torch.zeros(len(labels), dtype=torch.bool)
-        for label in torch.unique(labels[pool]):
-            members = pool[labels[pool] == label]
-            order = members[torch.randperm(len(members), generator=generator)]
-            held_out[order[: round(self.test_fraction * len(order))]] = True
-        return pool[~held_out[pool]], pool[held_out[pool]]
-
-    def _require_labels(self, task: Task, labels: Tensor) -> None:
-        for label, names in task.classes.items():
-            if not bool((labels == label).any()):
-                raise InputError(
-                    f"'{self.name}' at {self.root} has no training image of {', '.join(names)}"
-                )
-
-    def _sample(self, labels: Tensor, size: int, what: str, generator: torch.Generator) -> Tensor:
-        try:
-            return draw(labels, size, generator, balanced=self.balanced)
-        except InputError as error:
-            raise InputError(f"{what} images of '{self.name}' at {self.root}: {error}") from error
 
     def _take(self, split: Split) -> None:
         """Takes the images of a split.

@@ -1,7 +1,6 @@
 """Image files as 8-bit pictures: what is no image, or would fill the memory, is refused."""
 
 import struct
-import warnings
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,19 +53,15 @@ def read_image(
     from PIL import Image, UnidentifiedImageError
 
     try:
-        with warnings.catch_warnings():
-            # Pillow warns about sizes, which are checked here, and about broken side information.
-            warnings.simplefilter("ignore")
-            with Image.open(path, formats=FORMATS) as image:
-                require_pixels(path, image.size, max_pixels)
-                # MPO is a JPEG with a second picture for depth or brightness behind it.
-                if image.format != "MPO" and getattr(image, "is_animated", False):
-                    raise InputError(
-                        f"{path} is an animation or has several pages; save one picture of it"
-                    )
-                image.load()
-                require_pixels(path, image.size, max_pixels)
-                return _upright(_eight_bits(path, image, mode), _orientation(image))
+        with Image.open(path, formats=FORMATS) as image:
+            require_pixels(path, image.size, max_pixels)
+            # MPO is a JPEG with a second picture for depth or brightness behind it.
+            if image.format != "MPO" and getattr(image, "is_animated", False):
+                raise InputError(
+                    f"{path} is an animation or has several pages; save one picture of it"
+                )
+            image.load()
+            return _upright(_eight_bits(path, image, mode), _orientation(image))
     except InputError:
         raise
     except FileNotFoundError as error:
@@ -76,7 +71,9 @@ def read_image(
     except Image.DecompressionBombError as error:
         raise InputError(f"{path} has far more pixels than an image should: {error}") from error
     except UnidentifiedImageError as error:
-        raise InputError(f"{path} is not an image ({', '.join(FORMATS)}); remove it") from error
+        raise InputError(
+            f"{path} is not an image that can be read ({', '.join(FORMATS)}); remove it"
+        ) from error
     except _DECODER_ERRORS as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise InputError(f"{path} is a broken image ({reason}); remove or replace it") from error
@@ -101,9 +98,10 @@ def _eight_bits(path: str | Path, image: "Image.Image", mode: str) -> "Image.Ima
     from PIL import Image
 
     if image.mode.startswith("I"):
+        # Older versions of Pillow give 16-bit PNG files the mode "I", of 32 bits, too.
+        if image.mode == "I" and image.format not in ("PNG", "PPM"):
+            raise InputError(f"{path} has 32 bits a channel; save it with 8")
         values = np.asarray(image).astype(np.int64)
-        if values.min() < 0 or values.max() > 65535:
-            raise InputError(f"{path} has more than 16 bits a channel; save it with 8")
         image = Image.fromarray(((values * 255 + 32767) // 65535).astype(np.uint8))
     elif image.mode == "F":
         raise InputError(f"{path} has floating-point pixels; save it with 8 bits a channel")

@@ -77,6 +77,23 @@ class ImageArray(ImageCollection):
 
     pixels: Tensor
 
+    @classmethod
+    def of_parts(
+        cls, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], *, classes: Sequence[str]
+    ) -> "ImageArray":
+        """Joins training and test images.
+
+        Args:
+            train: Pixels (N, H, W) or (N, H, W, 3), and index of each class (N,).
+            test: The same of the test set.
+            classes: Names of the classes.
+        """
+        parts = {"train": train, "test": test}
+        names = [f"{part}/{at}" for part, (_, of) in parts.items() for at in range(len(of))]
+        held_out = torch.arange(len(names)) >= len(train[1])
+        targets = torch.cat([train[1], test[1]])
+        return cls(names, targets, classes, held_out, torch.cat([train[0], test[0]]))
+
     def picture(self, index: int, mode: str, max_pixels: int) -> "Image.Image":
         """The image at ``index``."""
         from PIL import Image
@@ -165,8 +182,14 @@ class ImageSet(Dataset[tuple[Tensor, Tensor]]):
         """Every image (n, C, S, S), uint8, decoded once: for sets that fit in memory."""
         shape = (len(self), self.in_chans, self.image_size, self.image_size)
         images = torch.empty(shape, dtype=torch.uint8)
-        for index in range(len(self)):
+
+        def decode(index: int) -> None:
             images[index] = self.pixels(index)
+
+        # Decoders let other threads run.
+        with ThreadPoolExecutor() as pool:
+            for _ in pool.map(decode, range(len(self))):
+                pass
         return images
 
     def digests(self) -> list[bytes]:

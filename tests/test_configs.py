@@ -105,13 +105,16 @@ PIPELINES = {
     "quickstart/pipeline.yaml": PipelineCase(),
     "transfer_reconstruction/pipeline_binary.yaml": PipelineCase(),
     "transfer_reconstruction/pipeline_multiclass.yaml": PipelineCase(),
-    "transfer_reconstruction/pipeline_baseline.yaml": PipelineCase(),
-    "transfer_reconstruction/pipeline_weight_decay.yaml": PipelineCase(grid={"wd": [0.16]}),
+    "transfer_reconstruction/pipeline_baseline.yaml": PipelineCase(grid={"seed": [0]}),
+    "transfer_reconstruction/pipeline_weight_decay.yaml": PipelineCase(
+        grid={"wd": [0.16], "seed": [0, 1]}
+    ),
     "transfer_reconstruction/pipeline_training_length.yaml": PipelineCase(
-        grid={"epoch": [4, 9]}, options={"probe": {"trainer.max_epochs": 10}}
+        grid={"epoch": [4, 9], "seed": [1]},
+        options={"probe_seed{seed}": {"trainer.max_epochs": 10}},
     ),
     "transfer_reconstruction/pipeline_size_width.yaml": PipelineCase(
-        grid={"n": [20], "width": [10, 30]}
+        grid={"n": [20], "width": [10, 30], "seed": [0]}
     ),
 }
 # By the first word of a stage's name.
@@ -124,6 +127,7 @@ REDUCTIONS: dict[str, dict[str, Any]] = {
     "select": SELECT,
     "evaluate": EVALUATE,
     "report": {},
+    "table": {},
 }
 
 
@@ -158,7 +162,7 @@ def test_pipeline(config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str
     content["grid"] = {**grid, **case.grid}
     still = dict(word.removeprefix("--").split("=") for word in quiet(tmp_path)[1:])
     for name, stage in content["stages"].items():
-        if stage["command"] == "report":
+        if stage["command"] in ("report", "table"):
             continue
         options = stage.setdefault("options", {})
         small = {**still, **REDUCTIONS[name.split("_")[0]], **case.options.get(name, {})}

@@ -1,0 +1,139 @@
+"""Lists image files, one folder a class, and turns what readers raise into one line."""
+
+import tarfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from artifacts.errors import InputError
+from datamodules.image_files import EXTENSIONS
+from datamodules.image_sets import ImageFiles
+
+
+def list_images(
+    root: Path, folders: Mapping[str, bool], classes: list[str] | None = None
+) -> ImageFiles:
+    """Lists folders that have one subfolder a class, with images at any depth in it.
+
+    Args:
+        root: What file names are relative to.
+        folders: By folder below ``root``, whether its images are held out.
+        classes: Only images of these are listed; None for all.
+
+    Returns:
+        Images in sorted order; every class's name, in sorted order.
+
+    Raises:
+        InputError: A folder is missing, or cannot be listed.
+    """
+    from torchvision.datasets.folder import make_dataset
+
+    try:
+        names = sorted(
+            {
+                entry.name
+                for folder in folders
+                for entry in (root / folder).iterdir()
+                if entry.is_dir() and not entry.name.startswith(".")
+            }
+        )
+        # Images without folders are of one class.
+        names = names or ["."]
+        index = {name: at for at, name in enumerate(names)}
+        wanted = index if classes is None else {n: index[n] for n in classes if n in index}
+        found = [
+            (Path(file), target, is_held_out)
+            for folder, is_held_out in folders.items()
+            if wanted
+            for file, target in make_dataset(
+                str(root / folder), wanted, extensions=EXTENSIONS, allow_empty=True
+            )
+        ]
+    except OSError as error:
+        raise InputError(
+            f"cannot list the images at {error.filename}: {error.strerror}; "
+            "give the folder of the dataset as root"
+        ) from error
+    # Such as macOS's ._IMG_0001.jpg, which is no image.
+    found = [item for item in found if not item[0].name.startswith(".")]
+    held_out = torch.tensor([item[2] for item in found], dtype=torch.bool)
+    return ImageFiles(
+        identifiers=[file.relative_to(root).as_posix() for file, _, _ in found],
+        targets=torch.tensor([target for _, target, _ in found], dtype=torch.int64),
+        classes=names,
+        held_out=held_out if any(folders.values()) else None,
+        root=root,
+    )
+
+
+def find_folder(root: Path, name: str, marker: str) -> Path:
+    """``root`` itself if it has the file or folder ``marker``, else ``root/name``."""
+    return root if (root / marker).exists() else root / name
+
+
+@contextmanager
+def reading(name: str, root: Path, layout: str) -> Iterator[None]:
+    """Turns what torchvision raises about files that are missing or damaged into one line.
+
+    Raises:
+        InputError: Instead of it.
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except (
+        AttributeError,
+        EOFError,
+        LookupError,
+        OSError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as error:
+        raise InputError(
+            f"no complete '{name}' at {root}, expected {layout}; give its folder as root, or "
+            f"download it (--data.download=true): {_reason(error)}"
+        ) from error
+
+
+@contextmanager
+def downloading(name: str, root: Path) -> Iterator[None]:
+    """Turns what goes wrong in a download into one line.
+
+    Raises:
+        InputError: Instead of it.
+    """
+    try:
+        yield
+    except (
+        OSError,
+        RuntimeError,
+        ValueError,
+        EOFError,
+        tarfile.TarError,
+        zipfile.BadZipFile,
+    ) as error:
+        raise InputError(
+            f"cannot download '{name}' to {root}: {_reason(error)}; "
+            "get it on another machine and give its folder as root"
+        ) from error
+
+
+def download_archive(name: str, root: Path, url: str, md5: str, folder: Path) -> None:
+    """Downloads an archive into ``root``, checks it and unpacks it into ``folder``.
+
+    Raises:
+        InputError: That cannot be done.
+    """
+    from torchvision.datasets.utils import download_and_extract_archive
+
+    with downloading(name, root):
+        download_and_extract_archive(url, str(root), str(folder), md5=md5)
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__
