@@ -51,6 +51,17 @@ REPRESENTATIVES = Schema(
     shapes={"representatives": "k D", "score": "k", "label": "k"},
     made_by="`python main.py predict --config configs/quickstart/select.yaml` makes one",
 )
+_INVERSION_MADE_BY = "`python main.py predict --config configs/photos/invert.yaml` makes one"
+INVERSION = Schema(
+    kind="inversion",
+    shapes={"image": "c h w", "label": "", "similarity": ""},
+    made_by=_INVERSION_MADE_BY,
+)
+INVERSIONS = Schema(
+    kind="inversions",
+    shapes={"images": "k c h w", "label": "k", "similarity": "k"},
+    made_by=_INVERSION_MADE_BY,
+)
 EVALUATION = Schema(
     kind="evaluation",
     shapes={"similarity": "n", "held_out_similarity": "h", "margin": "n", "labels": "n"},

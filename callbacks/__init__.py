@@ -4,6 +4,7 @@ from callbacks.attackability_writer import AttackabilityWriter
 from callbacks.candidate_writer import CandidateWriter
 from callbacks.draw_hyperparameters import DrawHyperparameters
 from callbacks.encoder_writer import EncoderWriter
+from callbacks.inversion_writer import InversionWriter
 from callbacks.last_checkpoint import LastCheckpoint
 from callbacks.mae_pictures import MAEPictures
 from callbacks.membership_writer import MembershipWriter
@@ -16,6 +17,7 @@ __all__ = [
     "CandidateWriter",
     "DrawHyperparameters",
     "EncoderWriter",
+    "InversionWriter",
     "LastCheckpoint",
     "MAEPictures",
     "MembershipWriter",

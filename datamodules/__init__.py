@@ -13,6 +13,7 @@ from datamodules.inaturalist import INaturalistDataModule
 from datamodules.membership_splits import MembershipSplits
 from datamodules.mnist import FashionMNISTDataModule, MNISTDataModule
 from datamodules.pretraining import PretrainingDataModule
+from datamodules.representatives import RepresentativesDataModule
 from datamodules.tiny_imagenet import TinyImageNetDataModule
 
 __all__ = [
@@ -31,5 +32,6 @@ __all__ = [
     "MNISTDataModule",
     "MembershipSplits",
     "PretrainingDataModule",
+    "RepresentativesDataModule",
     "TinyImageNetDataModule",
 ]

@@ -1,6 +1,8 @@
 """One LightningModule per training."""
 
 from lightning_modules.activation_maximisation import ActivationMaximisation
+from lightning_modules.dip_inversion import DIPInversion
+from lightning_modules.image_activation_maximisation import ImageActivationMaximisation
 from lightning_modules.kkt_reconstruction import KKTReconstruction
 from lightning_modules.mae_pretraining import MAEPretraining
 from lightning_modules.membership_inference import MembershipInference
@@ -11,6 +13,8 @@ from lightning_modules.shadow_decoder import ShadowDecoder
 
 __all__ = [
     "ActivationMaximisation",
+    "DIPInversion",
+    "ImageActivationMaximisation",
     "KKTReconstruction",
     "MAEPretraining",
     "MembershipInference",
