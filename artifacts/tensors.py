@@ -56,8 +56,8 @@ EVALUATION = Schema(
     made_by="`python main.py test --config configs/quickstart/evaluate.yaml` makes one",
     optional={
         "residual_history": "T R",
-        "train_images": "n c h w",
-        "recovered_images": "n c h w",
+        "train_images": "n c height width",
+        "recovered_images": "n c height width",
         "ssim": "n",
     },
 )
