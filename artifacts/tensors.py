@@ -68,8 +68,8 @@ EVALUATION = Schema(
     made_by="`python main.py test --config configs/quickstart/evaluate.yaml` makes one",
     optional={
         "residual_history": "T R",
-        "train_images": "n c y x",
-        "recovered_images": "n c y x",
+        "train_images": "n c height width",
+        "recovered_images": "n c height width",
         "ssim": "n",
     },
 )
