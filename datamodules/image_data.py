@@ -41,8 +41,9 @@ class ImageDataModule(L.LightningDataModule):
         num_test: Number of test images, drawn at random. By default all.
         balanced: Draw equally many images of each label.
         test_from: ``"test"`` holds out the dataset's own test images, ``"train"`` the training
-            images that were not drawn. A dataset without a test set is divided first.
-        test_fraction: Share of each label that is held out where a dataset has no test set.
+            images that were not drawn.
+        test_fraction: Share of each label that is held out where a dataset has no test images of
+            its own.
         seed: Chooses the images, and their order in training.
         split: A ``split.json`` of an earlier run: the same images with the same labels. Then
             ``task``, ``num_*``, ``balanced`` and ``test_*`` do not matter.
