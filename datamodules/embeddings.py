@@ -119,7 +119,9 @@ class EmbeddingsDataModule(InMemoryDataModule):
 
         self.setup("fit")
         side = min(size, self.images.image_size)
-        pixels = self.images.train_set.subset(indices).all_pixels()
+        # The threads that decode would not be allowed to fill a tensor of inference mode.
+        with torch.inference_mode(False):
+            pixels = self.images.train_set.subset(indices.clone()).all_pixels()
         thumbnails: Tensor = resize(pixels, [side, side], antialias=True)
         return thumbnails.float() / 255
 
