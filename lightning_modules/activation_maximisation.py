@@ -31,7 +31,8 @@ class ActivationMaximisation(CandidateSearch):
         space: ``"full"`` searches all D dimensions as the paper does, ``"auto"`` the row space of
             the first layer when its singular values show one.
         seed: Seed of the draws.
-        iterations_per_step: Iterations in one step of the trainer, between two progress updates.
+        iterations_per_step: Iterations in one step of the trainer, between two progress updates;
+            by default chosen by the size of the problem. What is found does not depend on it.
 
     Raises:
         InputError: A number or range makes no sense.
@@ -48,7 +49,7 @@ class ActivationMaximisation(CandidateSearch):
         optimizer: Literal["adam", "sgd"] = "adam",
         space: Literal["auto", "full"] = "full",
         seed: int = 0,
-        iterations_per_step: int = 50,
+        iterations_per_step: int | None = None,
     ) -> None:
         super().__init__(
             probe,

@@ -47,7 +47,8 @@ class KKTReconstruction(CandidateSearch):
         seed: Seed of the draws.
         first_draw: Index of the first draw. A draw depends on the seed and its index alone, so a
             sweep can be split over runs.
-        iterations_per_step: Iterations in one step of the trainer, between two progress updates.
+        iterations_per_step: Iterations in one step of the trainer, between two progress updates;
+            by default chosen by the size of the problem. What is found does not depend on it.
         multiplier_rate_is_absolute: ``multiplier_learning_rate`` is the rate itself, the same in
             every draw, as in the published code.
         allow_linear: Attack a probe without a hidden layer too, against all odds (section 6).
@@ -87,7 +88,7 @@ class KKTReconstruction(CandidateSearch):
         space: Literal["auto", "full"] = "auto",
         seed: int = 0,
         first_draw: int = 0,
-        iterations_per_step: int = 50,
+        iterations_per_step: int | None = None,
         multiplier_rate_is_absolute: bool = False,
         allow_linear: bool = False,
         matmul_precision: MatmulPrecision = "highest",
