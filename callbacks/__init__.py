@@ -2,6 +2,7 @@
 
 from callbacks.attackability_writer import AttackabilityWriter
 from callbacks.candidate_writer import CandidateWriter
+from callbacks.cluster_curve_writer import ClusterCurveWriter
 from callbacks.last_checkpoint import LastCheckpoint
 from callbacks.recovery_writer import RecoveryWriter
 from callbacks.representative_writer import RepresentativeWriter
@@ -9,6 +10,7 @@ from callbacks.representative_writer import RepresentativeWriter
 __all__ = [
     "AttackabilityWriter",
     "CandidateWriter",
+    "ClusterCurveWriter",
     "LastCheckpoint",
     "RecoveryWriter",
     "RepresentativeWriter",
