@@ -2,6 +2,7 @@
 
 from callbacks.attackability_writer import AttackabilityWriter
 from callbacks.candidate_writer import CandidateWriter
+from callbacks.cluster_curve_writer import ClusterCurveWriter
 from callbacks.draw_hyperparameters import DrawHyperparameters
 from callbacks.encoder_writer import EncoderWriter
 from callbacks.inversion_writer import InversionWriter
@@ -15,6 +16,7 @@ from callbacks.step_checkpoint import StepCheckpoint
 __all__ = [
     "AttackabilityWriter",
     "CandidateWriter",
+    "ClusterCurveWriter",
     "DrawHyperparameters",
     "EncoderWriter",
     "InversionWriter",

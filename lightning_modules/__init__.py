@@ -1,6 +1,7 @@
 """One LightningModule per training."""
 
 from lightning_modules.activation_maximisation import ActivationMaximisation
+from lightning_modules.cluster_count_evaluation import ClusterCountEvaluation
 from lightning_modules.dip_inversion import DIPInversion
 from lightning_modules.image_activation_maximisation import ImageActivationMaximisation
 from lightning_modules.kkt_reconstruction import KKTReconstruction
@@ -13,6 +14,7 @@ from lightning_modules.shadow_decoder import ShadowDecoder
 
 __all__ = [
     "ActivationMaximisation",
+    "ClusterCountEvaluation",
     "DIPInversion",
     "ImageActivationMaximisation",
     "KKTReconstruction",

@@ -49,7 +49,8 @@ class KKTReconstruction(CandidateSearch):
             sweep can be split over runs.
         part: Which part of the draws this run searches: ``"0/3"`` is every third from the first.
             ``python main.py merge`` makes one file of all parts.
-        iterations_per_step: Iterations in one step of the trainer, between two progress updates.
+        iterations_per_step: Iterations in one step of the trainer, between two progress updates;
+            by default chosen by the size of the problem. What is found does not depend on it.
         multiplier_rate_is_absolute: ``multiplier_learning_rate`` is the rate itself, the same in
             every draw, as in the published code.
         allow_linear: Attack a probe without a hidden layer too, against all odds (section 6).
@@ -90,7 +91,7 @@ class KKTReconstruction(CandidateSearch):
         seed: int = 0,
         first_draw: int = 0,
         part: str = "0/1",
-        iterations_per_step: int = 50,
+        iterations_per_step: int | None = None,
         multiplier_rate_is_absolute: bool = False,
         allow_linear: bool = False,
         matmul_precision: MatmulPrecision = "highest",

@@ -101,6 +101,9 @@ STAGES = {
     "transfer_reconstruction/evaluate.yaml": StageCase(
         "test", EVALUATE_SMALL, "metrics.json", inputs=OF_BOTH
     ),
+    "transfer_reconstruction/cluster_count.yaml": StageCase(
+        "test", EVALUATE, "cluster_count.png", inputs=OF_BOTH
+    ),
 }
 PIPELINES = {
     "quickstart/pipeline.yaml": PipelineCase(),
