@@ -84,8 +84,9 @@ class InversionWriter(SearchCallback):
             if saved.get("fingerprints") == pl_module.fingerprints(batch):
                 search.load_state_dict(saved["search"])
                 pl_module.print(f"continues after iteration {search.iteration}")
-        if trainer.progress_bar_callback is not None and trainer.progress_bar_callback.is_enabled:
-            from tqdm.auto import tqdm
+        progress: Any = trainer.progress_bar_callback
+        if progress is not None and progress.is_enabled:
+            from tqdm.auto import tqdm  # type: ignore[import-untyped]
 
             self._bar = tqdm(
                 total=search.settings.iterations,
