@@ -7,6 +7,7 @@ from lightning_modules.kkt_reconstruction import KKTReconstruction
 from lightning_modules.probe_mlp import ProbeMLP
 from lightning_modules.reconstruction_evaluation import ReconstructionEvaluation
 from lightning_modules.representative_selection import RepresentativeSelection
+from lightning_modules.unclip_inversion import UnCLIPInversion
 
 __all__ = [
     "ActivationMaximisation",
@@ -16,4 +17,5 @@ __all__ = [
     "ProbeMLP",
     "ReconstructionEvaluation",
     "RepresentativeSelection",
+    "UnCLIPInversion",
 ]
