@@ -3,6 +3,7 @@
 from callbacks.attackability_writer import AttackabilityWriter
 from callbacks.candidate_writer import CandidateWriter
 from callbacks.inversion_writer import InversionWriter
+from callbacks.draw_hyperparameters import DrawHyperparameters
 from callbacks.last_checkpoint import LastCheckpoint
 from callbacks.recovery_writer import RecoveryWriter
 from callbacks.representative_writer import RepresentativeWriter
@@ -11,6 +12,7 @@ __all__ = [
     "AttackabilityWriter",
     "CandidateWriter",
     "InversionWriter",
+    "DrawHyperparameters",
     "LastCheckpoint",
     "RecoveryWriter",
     "RepresentativeWriter",

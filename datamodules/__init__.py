@@ -5,12 +5,14 @@ from datamodules.cifar import CIFAR10DataModule, CIFAR100DataModule
 from datamodules.cinic10 import CINIC10DataModule
 from datamodules.digit_images import DigitImagesDataModule
 from datamodules.digits import DigitsDataModule
+from datamodules.embeddings import EmbeddingsDataModule
 from datamodules.food101 import Food101DataModule
 from datamodules.image_data import ImageDataModule
 from datamodules.image_folder import ImageFolderDataModule
 from datamodules.inaturalist import INaturalistDataModule
 from datamodules.mnist import FashionMNISTDataModule, MNISTDataModule
 from datamodules.representatives import RepresentativesDataModule
+from datamodules.pretraining import PretrainingDataModule
 from datamodules.tiny_imagenet import TinyImageNetDataModule
 
 __all__ = [
@@ -20,6 +22,7 @@ __all__ = [
     "CandidatesDataModule",
     "DigitImagesDataModule",
     "DigitsDataModule",
+    "EmbeddingsDataModule",
     "FashionMNISTDataModule",
     "Food101DataModule",
     "INaturalistDataModule",
@@ -27,5 +30,6 @@ __all__ = [
     "ImageFolderDataModule",
     "MNISTDataModule",
     "RepresentativesDataModule",
+    "PretrainingDataModule",
     "TinyImageNetDataModule",
 ]

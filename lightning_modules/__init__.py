@@ -4,6 +4,7 @@ from lightning_modules.activation_maximisation import ActivationMaximisation
 from lightning_modules.dip_inversion import DIPInversion
 from lightning_modules.image_activation_maximisation import ImageActivationMaximisation
 from lightning_modules.kkt_reconstruction import KKTReconstruction
+from lightning_modules.mae_pretraining import MAEPretraining
 from lightning_modules.probe_mlp import ProbeMLP
 from lightning_modules.reconstruction_evaluation import ReconstructionEvaluation
 from lightning_modules.representative_selection import RepresentativeSelection
@@ -14,6 +15,7 @@ __all__ = [
     "DIPInversion",
     "ImageActivationMaximisation",
     "KKTReconstruction",
+    "MAEPretraining",
     "ProbeMLP",
     "ReconstructionEvaluation",
     "RepresentativeSelection",

@@ -1,9 +1,11 @@
-"""The attacked probe, from whatever file holds it."""
+"""The attacked model, probe or autoencoder, from whatever file holds it."""
 
 from pathlib import Path
 
+from artifacts.encoders import read_autoencoder
 from artifacts.errors import InputError
 from artifacts.weights import read_state_dict
+from models.mae_weights import DecoderSize, PretrainedAutoencoder, autoencoder_from_state_dict
 from models.probe import Probe
 
 
@@ -31,3 +33,37 @@ def load_probe(path: str | Path) -> Probe:
     except ValueError as error:
         raise InputError(f"{path} is not a probe: {error}") from error
     return probe.requires_grad_(False)
+
+
+def load_autoencoder(
+    path: str | Path,
+    *,
+    image_size: int | None = None,
+    num_heads: int | None = None,
+    norm_pix_loss: bool | None = None,
+    decoder: DecoderSize | None = None,
+) -> PretrainedAutoencoder:
+    """Reads a masked autoencoder, or its encoder alone, without running code from the file.
+
+    Args:
+        path: A published MAE file, timm's ``vit_*.mae``, transformers' ``ViTMAE``, a checkpoint of
+            :class:`~lightning_modules.MAEPretraining`, or the ``encoder.safetensors`` of its run.
+        image_size: See :func:`~models.mae_weights.autoencoder_from_state_dict`, as the others.
+        num_heads: Attention heads of the encoder, if the file does not tell.
+        norm_pix_loss: Whether the decoder predicts normalised pixels, if the file does not tell.
+        decoder: Take a fresh decoder of this size, whatever the file holds.
+
+    Raises:
+        InputError: The file is missing, unreadable, holds NaN, or is of something else.
+    """
+    weights = read_autoencoder(path)
+    try:
+        return autoencoder_from_state_dict(
+            weights,
+            image_size=image_size,
+            num_heads=num_heads,
+            norm_pix_loss=norm_pix_loss,
+            decoder=decoder,
+        )
+    except ValueError as error:
+        raise InputError(f"{path} is not a masked autoencoder: {error}") from error

@@ -11,6 +11,7 @@ from typing import Literal, Self
 import torch
 from torch import Tensor, nn
 
+from artifacts.encoders import read_autoencoder
 from artifacts.weights import read_state_dict
 
 Features = Literal["cls", "cls_mean"]
@@ -125,11 +126,12 @@ def load_backbone(
 
     Args:
         name: One of ``PAPER_BACKBONES``; ``timm/NAME`` or ``open_clip/ARCHITECTURE[:TAG]`` for any
-            model of these libraries; ``identity`` for raw pixels (Haim et al., 2022).
+            model of these libraries; ``mae`` for a masked autoencoder that was trained here or
+            published; ``identity`` for raw pixels (Haim et al., 2022).
         weights: A local state dict (safetensors, or a torch file, which is never unpickled); by
             default the library's own weights, from its cache or its hub.
         image_size: Height and width of the images; by default 224 for the paper's four and the
-            library's value for others. ``identity`` needs it.
+            library's value, or that of the file, for others. ``identity`` needs it.
         features: ``"cls"``: what the model itself pools, the [CLS] token where it has one and the
             projected embedding for CLIP. ``"cls_mean"``: the [CLS] token and beside it the mean of
             the patch tokens, registers left out (A.5); twice the dimension.
@@ -161,6 +163,12 @@ def load_backbone(
         if weights is not None:
             _read(name, weights)  # For its checks: the library reads the file once more.
         encoder = open_clip_encoder(model, weights, image_size, features)
+    elif source == "mae":
+        from models.mae_encoders import mae_encoder
+
+        if weights is None:
+            raise ValueError("a masked autoencoder needs its file as `weights`")
+        encoder = mae_encoder(weights, read_autoencoder(weights), image_size, features)
     elif source == "identity":
         if image_size is None or weights is not None or features != "cls":
             raise ValueError("identity has no weights or tokens, and needs an image_size")
@@ -168,7 +176,7 @@ def load_backbone(
     else:
         raise ValueError(
             f"there is no backbone '{name}'; choose {', '.join(PAPER_BACKBONES)}, timm/NAME, "
-            "open_clip/ARCHITECTURE[:TAG] or identity"
+            "open_clip/ARCHITECTURE[:TAG], mae or identity"
         )
     return Backbone(name, encoder)
 

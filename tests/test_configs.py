@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from tests.conftest import REPOSITORY, quiet, run_cli
+from tests.embedding_configs import EMBEDDING_CONFIGS
 
 CONFIGS = REPOSITORY / "configs"
 
@@ -134,7 +135,7 @@ REDUCTIONS: dict[str, dict[str, Any]] = {
 def test_every_config_is_run_by_a_test() -> None:
     shipped = {str(path.relative_to(CONFIGS)) for path in CONFIGS.rglob("*.yaml")}
     assert not set(STAGES) & set(PIPELINES)
-    assert shipped == {*STAGES, *PIPELINES}
+    assert shipped == {*STAGES, *PIPELINES, *EMBEDDING_CONFIGS}
 
 
 @pytest.mark.parametrize("config", STAGES)
@@ -154,7 +155,13 @@ def test_stage(config: str, small_probe: Path, small_candidates: Path, tmp_path:
 
 @pytest.mark.parametrize("config", PIPELINES)
 def test_pipeline(config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    case = PIPELINES[config]
+    run_small(config, PIPELINES[config], tmp_path, capsys)
+
+
+def run_small(
+    config: str, case: PipelineCase, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Runs a pipeline at reduced size, twice."""
     content = yaml.safe_load((CONFIGS / config).read_text(encoding="utf-8"))
     content["run"] = str(tmp_path / "run")
     grid = content.get("grid", {})

@@ -20,6 +20,7 @@ from torchvision.transforms import v2
 
 from artifacts.errors import InputError
 from models.backbones import PAPER_BACKBONES, load_backbone
+from models.masked_autoencoder import MaskedAutoencoder
 from tests.conftest import SHARED
 
 TINY = "test_vit.r160_in1k"
@@ -161,6 +162,28 @@ def test_image_tower_of_clip_with_its_projection(tmp_path: Path) -> None:
     larger = saved(open_clip.create_model("tiny-clip", embed_dim=20), tmp_path / "o.safetensors")
     with pytest.raises(ValueError, match=r"o\.safetensors is not of open_clip/tiny-clip: .*size"):
         load_backbone("open_clip/tiny-clip", larger)
+
+
+def test_encoder_of_a_masked_autoencoder(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = MaskedAutoencoder(32, 8, 3, 64, 2, 1, 64, 1, 1).eval()
+    model.mean.fill_(0.4)
+    model.std.fill_(0.3)
+    path = saved(model, tmp_path / "mae.safetensors")
+    encoder: Any = model.encoder
+    x = (images(32) - 0.4) / 0.3
+    tokens = encoder.forward_features(x)
+    cls = load_backbone("mae", path)
+    assert (cls.image_size, cls.embedding_dim) == (32, 64)
+    torch.testing.assert_close(cls(images(32)), tokens[:, 0], atol=1e-5, rtol=0)
+    both = load_backbone("mae", path, features="cls_mean")(images(32))
+    torch.testing.assert_close(both[:, 64:], tokens[:, 1:].mean(1), atol=1e-5, rtol=0)
+    assert load_backbone("mae", path, image_size=48).image_size == 48
+    other = saved(small_vit(), tmp_path / "classifier.safetensors")
+    with pytest.raises(ValueError, match=r"classifier.safetensors is no masked autoencoder: .*"):
+        load_backbone("mae", other)
+    with pytest.raises(ValueError, match="needs its file"):
+        load_backbone("mae")
 
 
 def test_identity_is_the_pixels() -> None:
