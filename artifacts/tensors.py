@@ -54,12 +54,12 @@ REPRESENTATIVES = Schema(
 _INVERSION_MADE_BY = "`python main.py predict --config configs/photos/invert.yaml` makes one"
 INVERSION = Schema(
     kind="inversion",
-    shapes={"image": "c h w", "label": "", "similarity": ""},
+    shapes={"image": "c h w", "label": ""},
     made_by=_INVERSION_MADE_BY,
 )
 INVERSIONS = Schema(
     kind="inversions",
-    shapes={"images": "k c h w", "label": "k", "similarity": "k"},
+    shapes={"images": "k c h w", "label": "k"},
     made_by=_INVERSION_MADE_BY,
 )
 EVALUATION = Schema(

@@ -16,7 +16,8 @@ from artifacts.tensors import INVERSION, write_tensors
 from artifacts.weights import read_checkpoint
 from attacks.image_search import ImageSearch
 from callbacks.provenance import provenance
-from lightning_modules.image_search import Batch, GeneratedImages, SearchCallback
+from lightning_modules.image_search import GeneratedImages, SearchCallback
+from lightning_modules.inverted_images import Batch, InvertedImages
 
 # What a batch says about its images that goes into their files.
 CARRIED = ("target", "label", "score")
@@ -47,7 +48,7 @@ class InversionWriter(SearchCallback):
 
     def on_predict_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Notes which images are there already."""
-        assert isinstance(pl_module, GeneratedImages)
+        assert isinstance(pl_module, InvertedImages)
         self._fingerprints = finished_images(Path(trainer.default_root_dir))
         pl_module.finished = set(self._fingerprints)
 
@@ -60,7 +61,7 @@ class InversionWriter(SearchCallback):
         dataloader_idx: int = 0,
     ) -> None:
         """Refuses to mix images of different settings in one directory."""
-        assert isinstance(pl_module, GeneratedImages)
+        assert isinstance(pl_module, InvertedImages)
         expected = pl_module.fingerprints(pl_module.prepare(batch))
         for index, fingerprint in zip(batch["index"].tolist(), expected, strict=True):
             if self._fingerprints.get(index, fingerprint) != fingerprint:
@@ -84,8 +85,9 @@ class InversionWriter(SearchCallback):
             if saved.get("fingerprints") == pl_module.fingerprints(batch):
                 search.load_state_dict(saved["search"])
                 pl_module.print(f"continues after iteration {search.iteration}")
-        if trainer.progress_bar_callback is not None and trainer.progress_bar_callback.is_enabled:
-            from tqdm.auto import tqdm
+        progress: Any = trainer.progress_bar_callback
+        if progress is not None and progress.is_enabled:
+            from tqdm.auto import tqdm  # type: ignore[import-untyped]
 
             self._bar = tqdm(
                 total=search.settings.iterations,
@@ -121,7 +123,7 @@ class InversionWriter(SearchCallback):
 
     def on_predict_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Writes what belongs to all images, if they are all there."""
-        assert isinstance(pl_module, GeneratedImages)
+        assert isinstance(pl_module, InvertedImages)
         trainer.strategy.barrier()
         if not trainer.is_global_zero:
             return
@@ -138,40 +140,66 @@ class InversionWriter(SearchCallback):
         ]
         write_json(root / "inversions.json", [{"index": i, **row} for i, row in enumerate(rows)])
         _write_grid(root, merged["images"])
-        median = float(merged["similarity"].median())
-        pl_module.print(
-            f"{total} images, similarity to their targets {float(merged['similarity'].min()):.2f} "
-            f"to {float(merged['similarity'].max()):.2f}, median {median:.2f}, are in {root}"
-        )
+        words = f"{total} images are in {root}"
+        if "similarity" in merged:
+            low, middle, high = (
+                merged["similarity"].quantile(torch.tensor([0.0, 0.5, 1.0])).tolist()
+            )
+            words += f"; similarity to their targets {low:.2f} to {high:.2f}, median {middle:.2f}"
+        pl_module.print(words)
 
     def _write_finished(
         self, trainer: L.Trainer, pl_module: GeneratedImages, search: ImageSearch, batch: Batch
     ) -> None:
-        finished = set(range(len(batch["index"]))) - (set() if search.done else set(search.members))
-        root = Path(trainer.default_root_dir)
-        fingerprints = pl_module.fingerprints(batch)
-        for at in sorted(finished - self._written):
-            index = int(batch["index"][at])
-            stopped = int(search.stopped_at[at]) or search.iteration
+        left = set() if search.done else set(search.members)
+        for at in sorted(set(range(len(batch["index"]))) - left - self._written):
             history = torch.stack([row[at] for row in search.history])
-            tensors = {
-                "image": search.images[at].float(),
-                "similarity": search.similarity[at].float(),
+            found = {
+                "image": search.images[at],
+                "similarity": search.similarity[at],
                 "history": history[~history.isnan()],
-                **{name: batch[name][at] for name in CARRIED if name in batch},
             }
-            metadata = provenance(
-                trainer,
-                seed=pl_module.seed,
-                index=index,
-                iterations=stopped,
-                fingerprint=fingerprints[at],
-            )
-            path = image_path(root, index)
-            _write_png(path.with_suffix(".png"), tensors["image"])
-            # Last: it is what tells that the image is finished.
-            write_tensors(path, INVERSION, tensors, metadata)
+            iterations = int(search.stopped_at[at]) or search.iteration
+            self._write(trainer, pl_module, batch, at, found, iterations=iterations)
             self._written.add(at)
+
+    def on_predict_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,  # noqa: ANN401 - as the base class
+        batch: Batch,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Writes images that were not searched for, but made at once."""
+        assert isinstance(pl_module, InvertedImages)
+        if not isinstance(pl_module, GeneratedImages):
+            for at in range(len(outputs["index"])):
+                found = {"image": outputs["images"][at]}
+                self._write(trainer, pl_module, outputs, at, found)
+
+    def _write(
+        self,
+        trainer: L.Trainer,
+        pl_module: InvertedImages,
+        batch: Batch,
+        at: int,
+        found: dict[str, Tensor],
+        **facts: object,
+    ) -> None:
+        index = int(batch["index"][at])
+        tensors = {name: value.float() for name, value in found.items()}
+        tensors |= {name: batch[name][at] for name in CARRIED if name in batch}
+        prepared = {n: v for n, v in batch.items() if n not in ("images", "similarity")}
+        fingerprint = pl_module.fingerprints(prepared)[at]
+        metadata = provenance(
+            trainer, seed=pl_module.seed, index=index, fingerprint=fingerprint, **facts
+        )
+        path = image_path(Path(trainer.default_root_dir), index)
+        _write_png(path.with_suffix(".png"), tensors["image"])
+        # Last: it is what tells that the image is finished.
+        write_tensors(path, INVERSION, tensors, metadata)
 
     def _log(self, trainer: L.Trainer, search: ImageSearch, batch: Batch) -> None:
         snapshot = search.iteration % self.snapshot_every == 0 or search.done
@@ -191,7 +219,7 @@ def _state_path(trainer: L.Trainer, batch: Batch) -> Path:
     return Path(trainer.default_root_dir) / f"search_{int(batch['index'][0]):05d}.ckpt"
 
 
-def _total(trainer: L.Trainer, pl_module: GeneratedImages) -> int:
+def _total(trainer: L.Trainer, pl_module: InvertedImages) -> int:
     """How many images all shares make together."""
     source: Any = getattr(trainer, "datamodule", None) or pl_module
     return int(source.total)

@@ -11,6 +11,7 @@ from lightning_modules.probe_mlp import ProbeMLP
 from lightning_modules.reconstruction_evaluation import ReconstructionEvaluation
 from lightning_modules.representative_selection import RepresentativeSelection
 from lightning_modules.shadow_decoder import ShadowDecoder
+from lightning_modules.unclip_inversion import UnCLIPInversion
 
 __all__ = [
     "ActivationMaximisation",
@@ -24,4 +25,5 @@ __all__ = [
     "ReconstructionEvaluation",
     "RepresentativeSelection",
     "ShadowDecoder",
+    "UnCLIPInversion",
 ]

@@ -8,8 +8,8 @@ from artifacts.errors import InputError
 from attacks.image_loss import LossName, embedding_loss
 from attacks.image_search import SearchSettings
 from attacks.recovery import rescaled
-from lightning_modules.image_search import DEFAULT_SEARCH, Batch, GeneratedImages
-from lightning_modules.victim import load_probe
+from lightning_modules.image_search import DEFAULT_SEARCH, GeneratedImages
+from lightning_modules.inverted_images import Batch, load_standardisation, require_width
 from models.backbones import Features
 from models.probe import Probe
 
@@ -93,14 +93,9 @@ class DIPInversion(GeneratedImages):
             InputError: A file is missing or broken, or they do not belong together.
         """
         super().configure_model()
-        dimension = self.backbone.embedding_dim
-        probe = Probe(dimension, ()) if self.probe_path is None else load_probe(self.probe_path)
-        if probe.in_features != dimension:
-            raise InputError(
-                f"{self.probe_path} takes {probe.in_features} features, the backbone gives "
-                f"{dimension}"
-            )
-        self.standardisation = probe.requires_grad_(False)
+        self.standardisation = load_standardisation(
+            self.probe_path, self.backbone.embedding_dim, "the backbone"
+        )
 
     def prepare(self, batch: Batch) -> Batch:
         """Adds ``aim`` (B, D): the targets as embeddings are compared with them.
@@ -109,11 +104,7 @@ class DIPInversion(GeneratedImages):
             InputError: They are of another width than the backbone's embeddings.
         """
         aim = batch["target"].to(self.dtype)
-        if aim.shape[1] != self.backbone.embedding_dim:
-            raise InputError(
-                f"the targets have {aim.shape[1]} features, the backbone gives "
-                f"{self.backbone.embedding_dim}"
-            )
+        require_width(aim, self.backbone.embedding_dim, "the backbone")
         if self.norm == "sqrt_dim" and self.probe_path is not None:
             aim = rescaled(aim)
         aim = self.scale * aim

@@ -7,8 +7,8 @@ from artifacts.errors import InputError
 from attacks.draws import balanced_labels
 from attacks.image_loss import class_loss
 from attacks.image_search import SearchSettings
-from lightning_modules.image_search import DEFAULT_SEARCH, Batch, GeneratedImages
-from lightning_modules.victim import load_probe
+from lightning_modules.image_search import DEFAULT_SEARCH, GeneratedImages
+from lightning_modules.inverted_images import Batch, load_standardisation
 from models.backbones import Features
 from models.probe import Probe
 
@@ -89,12 +89,9 @@ class ImageActivationMaximisation(GeneratedImages):
             InputError: A file is missing or broken, or they do not belong together.
         """
         super().configure_model()
-        self.probe = load_probe(self.probe_path)
-        if self.probe.in_features != self.backbone.embedding_dim:
-            raise InputError(
-                f"{self.probe_path} takes {self.probe.in_features} features, the backbone gives "
-                f"{self.backbone.embedding_dim}"
-            )
+        self.probe = load_standardisation(
+            self.probe_path, self.backbone.embedding_dim, "the backbone"
+        )
         try:
             self.labels = balanced_labels(self.total, self.probe.out_features)
         except ValueError as error:

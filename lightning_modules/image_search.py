@@ -1,6 +1,5 @@
 """What inversions share: batches of images, each searched for through a generator of its own."""
 
-import hashlib
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import partial
@@ -11,12 +10,10 @@ import torch
 from torch import Tensor
 
 from artifacts.errors import InputError
-from artifacts.files import sha256_of_file
 from attacks.image_search import ImageSearch, SearchSettings, image_seeds
+from lightning_modules.inverted_images import Batch, InvertedImages
 from models.backbones import Backbone, Features, load_backbone
 from models.deep_image_prior import build_priors, largest_num_scales
-
-Batch = dict[str, Tensor]
 
 DEFAULT_SEARCH = SearchSettings()
 
@@ -35,13 +32,10 @@ class SearchCallback(L.Callback):
         """An iteration was made; images may have been finished by it."""
 
 
-class GeneratedImages(L.LightningModule):
-    """Searches for images whose embedding minimises a loss; ``predict`` only.
+class GeneratedImages(InvertedImages):
+    """Searches for images whose embedding minimises a loss, each through a generator of its own.
 
-    Images are independent of each other and nothing is shared that a training could learn, so
-    batches of them are items of a prediction: over devices, or shares of a job array, each image
-    comes out as it would alone. A subclass says what the loss is (:meth:`objective`). No argument
-    can bring training data in.
+    A subclass says what the loss is (:meth:`objective`).
 
     Args:
         backbone: Name of the frozen network, see :func:`~models.backbones.load_backbone`.
@@ -75,11 +69,9 @@ class GeneratedImages(L.LightningModule):
         grouped: bool,
         seed: int,
     ) -> None:
-        super().__init__()
-        if min(noise_channels, num_scales, seed + 1) < 1:
-            raise InputError(
-                "noise_channels and num_scales must be at least 1, and seed at least 0"
-            )
+        super().__init__(seed)
+        if min(noise_channels, num_scales) < 1:
+            raise InputError("noise_channels and num_scales must be at least 1")
         self.load = partial(
             load_backbone, backbone, weights, image_size=image_size, features=features
         )
@@ -87,17 +79,6 @@ class GeneratedImages(L.LightningModule):
         self.noise_channels = noise_channels
         self.num_scales = num_scales
         self.grouped = grouped
-        self.seed = seed
-        # Indices of images that an earlier, stopped run finished; a callback fills it.
-        self.finished: set[int] = set()
-
-    @abstractmethod
-    def prepare(self, batch: Batch) -> Batch:
-        """Adds what :meth:`objective` needs to a batch.
-
-        Raises:
-            InputError: The batch does not fit the backbone or probe.
-        """
 
     @abstractmethod
     def objective(self, batch: Batch, embeddings: Tensor, shown: Tensor) -> tuple[Tensor, Tensor]:
@@ -111,23 +92,6 @@ class GeneratedImages(L.LightningModule):
         Returns:
             Loss (N,) and similarity (N,).
         """
-
-    def fingerprints(self, batch: Batch) -> list[str]:
-        """For each image of a prepared batch a hash of all that decides it."""
-        # Files count by their content, wherever they are.
-        settings = {
-            name: sha256_of_file(value) if name in ("probe", "weights") and value else value
-            for name, value in sorted(self.hparams.items())
-        }
-        size, dtype = self.backbone.image_size, self.dtype
-        common = f"{type(self).__name__} {settings} {size} {dtype} {self.trainer.precision}"
-        tensors = [batch[name] for name in sorted(batch)]
-        return [
-            hashlib.sha256(
-                common.encode() + b"".join(t[i].cpu().numpy().tobytes() for t in tensors)
-            ).hexdigest()
-            for i in range(len(batch["index"]))
-        ]
 
     def configure_model(self) -> None:
         """Loads the backbone.
@@ -182,19 +146,16 @@ class GeneratedImages(L.LightningModule):
         """Searches for those images of a batch that are not finished yet.
 
         Returns:
-            ``index`` (A,), ``images`` (A, 3, S, S) in [0, 1] and ``similarity`` (A,).
+            The prepared batch of these, ``images`` (A, 3, S, S) in [0, 1] and ``similarity`` (A,).
 
         Raises:
             InputError: The search diverged.
         """
-        left = [at for at, i in enumerate(batch["index"].tolist()) if i not in self.finished]
         # The trainer predicts in inference mode, whose tensors take no gradient.
         with torch.inference_mode(False), torch.enable_grad():
-            batch = self.prepare({name: value[left].clone() for name, value in batch.items()})
-            if not left:
-                size = self.backbone.image_size
-                empty = torch.empty(0, 3, size, size, device=self.device)
-                return {"index": batch["index"], "images": empty, "similarity": empty[:, 0, 0, 0]}
+            batch = self.prepare(self.unfinished(batch))
+            if len(batch["index"]) == 0:
+                return batch
             search = self.start(batch)
             self._tell("on_search_start", search, batch)
             while not search.done:
@@ -203,11 +164,7 @@ class GeneratedImages(L.LightningModule):
                 except ValueError as error:
                     raise InputError(f"{error} (model.search.learning_rate)") from error
                 self._tell("on_search_step", search, batch)
-        return {
-            "index": batch["index"],
-            "images": search.images,
-            "similarity": search.similarity,
-        }
+        return {**batch, "images": search.images, "similarity": search.similarity}
 
     def _tell(self, hook: str, *what: Any) -> None:  # noqa: ANN401 - arguments of the hook
         callbacks: Sequence[L.Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
