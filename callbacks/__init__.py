@@ -11,6 +11,7 @@ from callbacks.mae_pictures import MAEPictures
 from callbacks.membership_writer import MembershipWriter
 from callbacks.recovery_writer import RecoveryWriter
 from callbacks.representative_writer import RepresentativeWriter
+from callbacks.resolution_writer import ResolutionWriter
 from callbacks.step_checkpoint import StepCheckpoint
 
 __all__ = [
@@ -25,5 +26,6 @@ __all__ = [
     "MembershipWriter",
     "RecoveryWriter",
     "RepresentativeWriter",
+    "ResolutionWriter",
     "StepCheckpoint",
 ]

@@ -220,6 +220,16 @@ class ImageSet(Dataset[tuple[Tensor, Tensor]]):
         with ThreadPoolExecutor(max_workers=8) as pool:
             return list(pool.map(self.collection.digest, self.indices.tolist()))
 
+    def stored_sizes(self) -> list[tuple[int, int]]:
+        """Width and height of each image before it is resized."""
+        mode = "RGB" if self.in_chans == 3 else "L"
+
+        def size(index: int) -> tuple[int, int]:
+            return self.collection.picture(index, mode, self.max_pixels).size
+
+        with ThreadPoolExecutor() as pool:
+            return list(pool.map(size, self.indices.tolist()))
+
     def subset(self, indices: Iterable[int] | Tensor) -> "ImageSet":
         """The images at ``indices`` of this set, in that order."""
         chosen = torch.as_tensor(

@@ -223,6 +223,27 @@ def cluster_count_curves(
     return figure
 
 
+def resolution_scatter(counts: Mapping[tuple[int, int], int]) -> "Figure":
+    """How often images have which resolution (the paper's Fig. 29).
+
+    Args:
+        counts: Number of images by (width, height).
+
+    Returns:
+        The figure.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5, 3.6), layout="constrained")
+    axis = figure.subplots()
+    widths, heights = zip(*counts, strict=True)
+    points = axis.scatter(widths, heights, c=list(counts.values()), s=18, cmap="viridis")
+    figure.colorbar(points, label="images")
+    axis.set_xlabel("width")
+    axis.set_ylabel("height")
+    return figure
+
+
 def png_bytes(figure: "Figure", dpi: int = 110) -> bytes:
     """The figure as a PNG file's content."""
     buffer = io.BytesIO()
