@@ -50,7 +50,7 @@ COMPOSITIONS = [
     ),
     Composition("probe_binary", "cifar10_pixels", (), "cifar10"),
 ]
-EMBEDDING_PIPELINES = ("photos/pipeline.yaml", "transfer_reconstruction/pipeline_backbones.yaml")
+EMBEDDING_PIPELINES = ("photos/pipeline.yaml", "transfer_reconstruction/fig03_models.yaml")
 EMBEDDING_CONFIGS = {
     "photos/data.yaml",
     "photos/reconstruct.yaml",

@@ -14,7 +14,8 @@ from models.backbones import PAPER_BACKBONES
 from tests.conftest import REPOSITORY, SHARED, quiet, random_image_folder, random_vit, run_cli
 from tests.datamodules.layouts import cifar, food101, inaturalist
 from tests.embedding_configs import COMPOSITIONS, EMBEDDING_PIPELINES, Composition
-from tests.test_configs import CONFIGS, PROBE, PipelineCase, run_small
+from tests.reductions import CONFIGS, PROBE
+from tests.test_configs import PipelineCase, run_small
 
 TINY = "timm/test_vit.r160_in1k"
 
@@ -104,7 +105,11 @@ def test_pipeline(
         data["data.backbone"] = TINY
     stages = yaml.safe_load((CONFIGS / config).read_text(encoding="utf-8"))["stages"]
     embedded = [name for name in stages if name.split("_")[0] in ("probe", "check", "evaluate")]
-    grid = {"dataset": ["food101_binary"], "backbone": ["vit", "dino"], "seed": [0]}
+    grid: dict[str, list[Any]] = {
+        "dataset": ["food101_binary"],
+        "backbone": ["vit", "dino"],
+        "seed": [0],
+    }
     case = PipelineCase(
         grid=grid if dataset == "food101" else {}, options=dict.fromkeys(embedded, data)
     )
