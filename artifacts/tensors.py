@@ -1,8 +1,9 @@
 """Named tensors in one safetensors file, with a schema that reading checks."""
 
+import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -26,27 +27,61 @@ class Schema:
         shapes: For each tensor its dimensions by letter, such as ``"R m D"``; the same letter is
             the same length throughout the file.
         made_by: What makes such a file, for error messages.
+        optional: Dimensions of tensors that need not be there.
+        items: If parts of such a file can be merged, the letter of the dimension they are split
+            along and the name of the tensor that numbers its items.
     """
 
     kind: str
     shapes: Mapping[str, str]
     made_by: str
+    optional: Mapping[str, str] = field(default_factory=dict)
+    items: tuple[str, str] | None = None
 
 
 CANDIDATES = Schema(
     kind="candidates",
     shapes={"candidates": "R m D", "multipliers": "R m", "labels": "m", "residual": "R"},
     made_by="`python main.py fit --config configs/quickstart/reconstruct.yaml` makes one",
+    optional={"draw": "R", "history": "T R", "relu_alpha": "R"},
+    items=("R", "draw"),
 )
 REPRESENTATIVES = Schema(
     kind="representatives",
     shapes={"representatives": "k D", "score": "k", "label": "k"},
     made_by="`python main.py predict --config configs/quickstart/select.yaml` makes one",
 )
+_INVERSION_MADE_BY = "`python main.py predict --config configs/photos/invert.yaml` makes one"
+INVERSION = Schema(
+    kind="inversion",
+    shapes={"image": "c h w", "label": ""},
+    made_by=_INVERSION_MADE_BY,
+)
+INVERSIONS = Schema(
+    kind="inversions",
+    shapes={"images": "k c h w", "label": "k"},
+    made_by=_INVERSION_MADE_BY,
+)
 EVALUATION = Schema(
     kind="evaluation",
     shapes={"similarity": "n", "held_out_similarity": "h", "margin": "n", "labels": "n"},
     made_by="`python main.py test --config configs/quickstart/evaluate.yaml` makes one",
+    optional={
+        "residual_history": "T R",
+        "train_images": "n c height width",
+        "recovered_images": "n c height width",
+        "ssim": "n",
+    },
+)
+EMBEDDINGS = Schema(
+    kind="embeddings",
+    shapes={"embeddings": "N D"},
+    made_by="delete it, and the next run computes it again",
+)
+MEMBERSHIP_SCORES = Schema(
+    kind="membership scores",
+    shapes={"members": "a m", "non_members": "a n", "thresholds": "a"},
+    made_by="`python main.py pipeline --config configs/quickstart/membership.yaml` makes one",
 )
 
 
@@ -74,7 +109,7 @@ def write_tensors(
         InputError: A tensor breaks the schema or holds NaN or infinity, or the file cannot be
             written.
     """
-    check_tensors(str(path), schema, tensors)
+    check_tensors(str(path), schema, tensors, as_part=metadata.get("part", "0/1") != "0/1")
     shapes = {f"shape.{name}": str(list(tensor.shape)) for name, tensor in tensors.items()}
     header = {
         "schema_version": SCHEMA_VERSION,
@@ -101,8 +136,25 @@ def _with_sorted_header(content: bytes) -> bytes:
     return len(text).to_bytes(8, "little") + text + content[8 + size :]
 
 
-def read_tensors(path: str | Path, schema: Schema) -> tuple[dict[str, Tensor], dict[str, str]]:
+def sha256_of_tensors(tensors: Mapping[str, Tensor]) -> str:
+    """The SHA-256 of names, shapes, dtypes and values, in order of names, as 64 hex digits."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        value = tensors[name].detach().cpu().contiguous()
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        digest.update(value.view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def read_tensors(
+    path: str | Path, schema: Schema, *, as_part: bool = False
+) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Reads a file that :func:`write_tensors` wrote.
+
+    Args:
+        path: The safetensors file.
+        schema: What it must hold.
+        as_part: Take one part of a sweep that found nothing, too.
 
     Returns:
         The tensors by name, and the metadata.
@@ -130,19 +182,30 @@ def read_tensors(path: str | Path, schema: Schema) -> tuple[dict[str, Tensor], d
             f"{path} has schema version {metadata.get('schema_version')}, this package reads "
             f"version {SCHEMA_VERSION}; {schema.made_by}"
         )
-    check_tensors(str(path), schema, tensors)
+    check_tensors(str(path), schema, tensors, as_part=as_part)
     return tensors, metadata
 
 
-def check_tensors(where: str, schema: Schema, tensors: Mapping[str, Tensor]) -> None:
+def check_tensors(
+    where: str, schema: Schema, tensors: Mapping[str, Tensor], *, as_part: bool = False
+) -> None:
     """Checks names, shapes, dtypes and finiteness.
+
+    Args:
+        where: The file, for messages.
+        schema: What it must hold.
+        tensors: Name to tensor.
+        as_part: A part of a sweep may hold no items.
 
     Raises:
         InputError: One line naming the file, the tensor and what is wrong with it.
     """
     lengths: dict[str, int] = {}
-    for name, dimensions in schema.shapes.items():
+    may_be_empty = schema.items[0] if as_part and schema.items is not None else ""
+    for name, dimensions in {**schema.shapes, **schema.optional}.items():
         if name not in tensors:
+            if name in schema.optional:
+                continue
             raise InputError(f"{where} lacks the tensor '{name}'; {schema.made_by}")
         tensor = tensors[name]
         letters = dimensions.split()
@@ -152,12 +215,13 @@ def check_tensors(where: str, schema: Schema, tensors: Mapping[str, Tensor]) -> 
                 f"{schema.made_by}"
             )
         for letter, length in zip(letters, tensor.shape, strict=True):
-            if lengths.setdefault(letter, length) != length or length == 0:
+            empty = length == 0 and letter != may_be_empty
+            if lengths.setdefault(letter, length) != length or empty:
                 raise InputError(
                     f"{where}: '{name}' has shape {tuple(tensor.shape)}, but {letter} should be "
                     f"{lengths[letter] or 'at least 1'}; {schema.made_by}"
                 )
-        is_label = name.startswith("label")
+        is_label = name.startswith("label") or name == "draw"
         if is_label == tensor.is_floating_point() or tensor.is_complex():
             raise InputError(f"{where}: '{name}' has dtype {tensor.dtype}; {schema.made_by}")
         if not is_label and not bool(torch.isfinite(tensor).all()):

@@ -1,5 +1,6 @@
 """State dicts from files that may come from a stranger: nothing in them is ever executed."""
 
+import argparse
 import pickle
 import struct
 from pathlib import Path
@@ -45,7 +46,9 @@ def read_checkpoint(path: str | Path, *, what: str, made_by: str) -> dict[str, A
         if path.suffix == ".safetensors":
             content: Any = load_file(str(path))
         else:
-            content = torch.load(path, map_location="cpu", weights_only=True)
+            # Many training scripts save their options beside the weights; a namespace is harmless.
+            with torch.serialization.safe_globals([argparse.Namespace]):
+                content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise InputError(
             f"{path} is not a {what} that can be read safely: it is damaged, or holds objects "

@@ -199,7 +199,9 @@ class ImageSet(Dataset[tuple[Tensor, Tensor]]):
         if stored is not None:
             return stored[self.indices].contiguous()
         shape = (len(self), self.in_chans, self.image_size, self.image_size)
-        images = torch.empty(shape, dtype=torch.uint8)
+        # Decoding threads do not share the inference mode of a test.
+        with torch.inference_mode(False):
+            images = torch.empty(shape, dtype=torch.uint8)
 
         def decode(index: int) -> None:
             images[index] = self.pixels(index)
@@ -217,6 +219,16 @@ class ImageSet(Dataset[tuple[Tensor, Tensor]]):
         # Most of the time is waiting for the disk, and hashing lets other threads run.
         with ThreadPoolExecutor(max_workers=8) as pool:
             return list(pool.map(self.collection.digest, self.indices.tolist()))
+
+    def stored_sizes(self) -> list[tuple[int, int]]:
+        """Width and height of each image before it is resized."""
+        mode = "RGB" if self.in_chans == 3 else "L"
+
+        def size(index: int) -> tuple[int, int]:
+            return self.collection.picture(index, mode, self.max_pixels).size
+
+        with ThreadPoolExecutor() as pool:
+            return list(pool.map(size, self.indices.tolist()))
 
     def subset(self, indices: Iterable[int] | Tensor) -> "ImageSet":
         """The images at ``indices`` of this set, in that order."""

@@ -2,6 +2,7 @@
 
 import base64
 import io
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -42,6 +43,83 @@ def reconstruction_grid(
             axis.imshow(pixels.squeeze(), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
         axes[2 * row, column].set_title(f"{similarity[index]:.2f}", fontsize=8, pad=2)
     figure.suptitle("training image above its reconstruction; cosine similarity", fontsize=9)
+    return figure
+
+
+def photo_grid(photos: Tensor, similarity: Tensor, columns: int = 10) -> "Figure":
+    """Training photographs with how near the attack's vectors came to their embeddings.
+
+    Args:
+        photos: (k, 3, s, s) in [0, 1].
+        similarity: Cosine similarity of the nearest candidate to each one's embedding (k,).
+        columns: Photographs in a row.
+
+    Returns:
+        The figure.
+    """
+    from matplotlib.figure import Figure
+
+    columns = min(columns, len(photos))
+    rows = -(-len(photos) // columns)
+    figure = Figure(figsize=(max(columns, 4) * 0.95, rows * 1.15 + 0.4), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False)
+    for axis in axes.flat:
+        axis.set_axis_off()
+    for axis, photo, value in zip(axes.flat, photos, similarity.tolist(), strict=False):
+        axis.imshow(photo.permute(1, 2, 0).clamp(0, 1).cpu().numpy())
+        axis.set_title(f"{value:.2f}", fontsize=8, pad=2)
+    figure.suptitle("training images (originals); similarity of their embeddings", fontsize=9)
+    return figure
+
+
+def norm_comparison(similarity: Tensor, sample_norm: Tensor, candidate_norm: Tensor) -> "Figure":
+    """Norms of training samples and of their nearest candidates (the paper's Fig. 10).
+
+    Args:
+        similarity: Cosine similarity of each pair (n,).
+        sample_norm: (n,).
+        candidate_norm: (n,).
+
+    Returns:
+        The figure: the norms beside each other, and their ratio.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 3.6), layout="constrained")
+    norms, ratios = figure.subplots(1, 2)
+    x = similarity.cpu()
+    norms.scatter(x, sample_norm.cpu(), s=14, color="tab:red", label="training sample")
+    norms.scatter(x, candidate_norm.cpu(), s=14, color="tab:blue", label="nearest candidate")
+    norms.set_ylabel("norm")
+    norms.legend(frameon=False)
+    ratios.scatter(x, (candidate_norm / sample_norm).cpu(), s=14, color="tab:gray")
+    ratios.axhline(1, color="gray", linewidth=1, linestyle="--")
+    ratios.set_ylabel("norm of the candidate / of the sample")
+    for axis in (norms, ratios):
+        axis.set_yscale("log")
+        axis.set_xlabel("cosine similarity")
+    return figure
+
+
+def ssim_scatter(similarity: Tensor, ssim: Tensor) -> "Figure":
+    """SSIM of each image and its reconstruction against their cosine similarity (Fig. 11).
+
+    Args:
+        similarity: Cosine similarity (n,).
+        ssim: Structural similarity (n,).
+
+    Returns:
+        The figure, with the thresholds of A.2.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5, 3.6), layout="constrained")
+    axis = figure.subplots()
+    axis.scatter(similarity.cpu(), ssim.cpu(), s=14)
+    axis.axvline(0.75, color="gray", linewidth=1, linestyle="--")
+    axis.axhline(0.4, color="gray", linewidth=1, linestyle="--")
+    axis.set_xlabel("cosine similarity")
+    axis.set_ylabel("SSIM")
     return figure
 
 
@@ -112,6 +190,57 @@ def residual_curves(history: Tensor) -> "Figure":
     axis.set_yscale("log")
     axis.set_xlabel("percent of the iterations")
     axis.set_ylabel("relative KKT residual, one line a draw")
+    return figure
+
+
+def cluster_count_curves(
+    maxclust: Sequence[int], curves: Mapping[str, Mapping[str, Sequence[int]]]
+) -> "Figure":
+    """Good representatives by number of clusters (the paper's Fig. 7 and 16).
+
+    Args:
+        maxclust: Numbers of clusters (K,).
+        curves: For each kind of representative, by measure (``cosine``, ``ssim``; with
+            ``_null_held_out`` the same for held-out samples), the numbers of good ones (K,).
+
+    Returns:
+        The figure.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 3.6), layout="constrained")
+    axis = figure.subplots()
+    shown = {"ssim": ("SSIM", "-"), "cosine": ("cosine", "--"), "cosine_null_held_out": ("", ":")}
+    for index, (name, curve) in enumerate(curves.items()):
+        for measure, (title, style) in shown.items():
+            if measure in curve:
+                label = f"{name}, {title or 'cosine to held-out samples'}"
+                axis.plot(maxclust, curve[measure], style, color=f"C{index}", label=label)
+    axis.set_xscale("log")
+    axis.set_xlabel("number of clusters")
+    axis.set_ylabel("good representatives")
+    axis.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def resolution_scatter(counts: Mapping[tuple[int, int], int]) -> "Figure":
+    """How often images have which resolution (the paper's Fig. 29).
+
+    Args:
+        counts: Number of images by (width, height).
+
+    Returns:
+        The figure.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5, 3.6), layout="constrained")
+    axis = figure.subplots()
+    widths, heights = zip(*counts, strict=True)
+    points = axis.scatter(widths, heights, c=list(counts.values()), s=18, cmap="viridis")
+    figure.colorbar(points, label="images")
+    axis.set_xlabel("width")
+    axis.set_ylabel("height")
     return figure
 
 

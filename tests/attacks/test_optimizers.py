@@ -64,3 +64,30 @@ def test_reset_draws_stay_where_they_are() -> None:
 def test_wrong_number_of_rates_is_refused() -> None:
     with pytest.raises(ValueError, match="4 learning rates for 3 draws"):
         DrawwiseSGD([{"params": [torch.zeros(3, 2, requires_grad=True)], "lr": RATES}])
+
+
+def test_vectors_move_alike_in_every_basis_and_as_adam_moves_a_number() -> None:
+    generator = torch.Generator().manual_seed(1)
+    start = torch.randn(4, 5, 3, generator=generator, dtype=torch.float64)
+    rotation, _ = torch.linalg.qr(torch.randn(3, 3, generator=generator, dtype=torch.float64))
+    # One coordinate of a group with ``vector`` is a number, and moves as with Adam.
+    starts = {"plain": start, "turned": start @ rotation, "numbers": start[..., :1]}
+    joint = {name: value.clone().requires_grad_() for name, value in starts.items()}
+    optimizers = {
+        name: DrawwiseAdam([{"params": [value], "lr": RATES, "vector": True}])
+        for name, value in joint.items()
+    }
+    single = [row.clone().requires_grad_() for row in starts["numbers"]]
+    alone = [Adam([row], float(rate)) for row, rate in zip(single, RATES, strict=True)]
+    for step in range(30):
+        gradient = gradients(joint["plain"].detach(), step)
+        joint["plain"].grad, joint["turned"].grad = gradient.clone(), gradient @ rotation
+        joint["numbers"].grad = gradient[..., :1].clone()
+        for row, part in zip(single, gradient[..., :1], strict=True):
+            row.grad = part.clone()
+        for optimizer in (*optimizers.values(), *alone):
+            optimizer.step()
+    torch.testing.assert_close(joint["plain"] @ rotation, joint["turned"], rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(joint["numbers"].detach(), torch.stack(single).detach())
+    moved = (joint["plain"].detach() - start).norm(dim=2)
+    assert bool((moved > 0).all())

@@ -1,0 +1,70 @@
+"""Files of pre-trained masked autoencoders, and of encoders that are released alone."""
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from artifacts.errors import InputError
+from artifacts.files import atomic_path
+from artifacts.tensors import package_version
+from artifacts.weights import read_state_dict
+
+_KIND = "encoder"
+_MADE_BY = (
+    "known are the published MAE files, timm's vit_*.mae, transformers' ViTMAE, checkpoints of "
+    "MAEPretraining, and encoder.safetensors of its run"
+)
+
+
+def write_encoder(
+    path: str | Path, weights: dict[str, Tensor], *, num_heads: int, mean: Tensor, std: Tensor
+) -> None:
+    """Writes an encoder alone, as its provider would release it: timm loads the file.
+
+    Args:
+        path: The safetensors file.
+        weights: The encoder's state dict, in timm's names.
+        num_heads: Its attention heads; shapes do not tell.
+        mean: Mean (c,) that images are normalised with.
+        std: Their standard deviation (c,).
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    metadata = {
+        "kind": _KIND,
+        "package_version": package_version(),
+        "num_heads": str(num_heads),
+        "mean": json.dumps(mean.tolist()),
+        "std": json.dumps(std.tolist()),
+    }
+    tensors = {name: value.detach().cpu().contiguous() for name, value in weights.items()}
+    with atomic_path(path) as temporary:
+        save_file(tensors, str(temporary), metadata=metadata)
+
+
+def read_autoencoder(path: str | Path) -> dict[str, Tensor]:
+    """Reads the tensors of an autoencoder or encoder by name, running no code from the file.
+
+    What :func:`write_encoder` put into the header comes as the entries ``record``, ``mean`` and
+    ``std``, which an autoencoder's own state dict has too.
+
+    Raises:
+        InputError: The file is missing, unreadable, or holds NaN.
+    """
+    weights = read_state_dict(path, what="masked autoencoder", made_by=_MADE_BY)
+    if Path(path).suffix == ".safetensors":
+        try:
+            with safe_open(str(path), framework="pt") as file:
+                header = dict(file.metadata() or {})
+            if header.get("kind") == _KIND:
+                weights["record"] = torch.tensor([int(header["num_heads"]), 0, 0])
+                for name in ("mean", "std"):
+                    weights[name] = torch.tensor(json.loads(header[name]))
+        except (SafetensorError, LookupError, TypeError, ValueError) as error:
+            raise InputError(f"{path} has a damaged header ({error}); {_MADE_BY}") from error
+    return weights

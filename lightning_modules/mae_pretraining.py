@@ -1,0 +1,277 @@
+"""Pre-training of a masked autoencoder: the target, and the shadow, of a membership attack."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import lightning as L
+import numpy as np
+import torch
+from torch import Tensor
+from torchmetrics import MeanMetric
+from torchmetrics.classification import BinaryAUROC
+
+from artifacts.errors import InputError
+from lightning_modules.schedules import adamw_with_warmup, scaled_learning_rate
+from lightning_modules.victim import load_autoencoder
+from models.augmentation import random_resized_crop, resize
+from models.mae_sizes import masked_autoencoder
+from models.mae_weights import IMAGENET_MEAN, IMAGENET_STD
+from models.masked_autoencoder import MaskedAutoencoder
+
+
+class MAEPretraining(L.LightningModule):
+    """Trains a masked autoencoder as He et al. (2021) do, and measures what it memorises.
+
+    Validation compares members with non-members under fixed masks, without augmentation: the mean
+    error of each, their gap, and the AUC of a guess of membership by the error. With the true
+    decoder at hand that is the most a one-mask attack by error can reach.
+
+    Everything random in a step comes from (seed, epoch, batch, rank), so a run that was stopped
+    anywhere continues as if it had not been.
+
+    Args:
+        size: ``encoder_i``, ``encoder_ii`` or ``encoder_iii`` (Table 1: ViT-Base, Large, Huge), or
+            ``tiny``; the numbers below replace parts of it.
+        image_size: Side of the images that the model sees; others are resized to it.
+        in_chans: Channels of an image.
+        patch_size: Side of a patch.
+        embed_dim: Dimension of the encoder's tokens.
+        depth: Blocks of the encoder.
+        num_heads: Attention heads of the encoder.
+        decoder_embed_dim: Dimension of the decoder's tokens.
+        decoder_depth: Blocks of the decoder.
+        decoder_num_heads: Attention heads of the decoder.
+        norm_pix_loss: Whether the target is each patch standardised by its own mean and variance.
+        mask_ratio: Share of patches that are removed.
+        encoder_dropout: Dropout rate in the encoder, a defence (Table 6).
+        decoder_dropout: Dropout rate in the decoder, a defence (Table 6).
+        base_learning_rate: Peak for an effective batch of 256; it grows in proportion.
+        weight_decay: AdamW's, on matrices only; larger values are a defence (Table 6, "L2").
+        warmup_epochs: Linear warm-up, before half a cosine to zero.
+        betas: AdamW's.
+        augmentation: ``"random_resized_crop"`` (with flips) or ``"none"``.
+        crop_scale: Range of a crop's share of the area.
+        normalisation: ``"imagenet"`` subtracts and divides by that dataset's mean and standard
+            deviation, ``"none"`` leaves images in [0, 1].
+        weights: A file of a masked autoencoder to start from; sizes, normalisation and target come
+            from it.
+        compile: Compile the model (worth it on a GPU).
+        seed: Of the initial weights and of everything random in a step.
+
+    Raises:
+        InputError: A value is out of range.
+    """
+
+    def __init__(
+        self,
+        size: str = "tiny",
+        image_size: int = 224,
+        in_chans: int = 3,
+        patch_size: int | None = None,
+        embed_dim: int | None = None,
+        depth: int | None = None,
+        num_heads: int | None = None,
+        decoder_embed_dim: int | None = None,
+        decoder_depth: int | None = None,
+        decoder_num_heads: int | None = None,
+        norm_pix_loss: bool = False,
+        mask_ratio: float = 0.75,
+        encoder_dropout: float = 0.0,
+        decoder_dropout: float = 0.0,
+        base_learning_rate: float = 1.5e-4,
+        weight_decay: float = 0.05,
+        warmup_epochs: float = 40,
+        betas: tuple[float, float] = (0.9, 0.95),
+        augmentation: Literal["random_resized_crop", "none"] = "random_resized_crop",
+        crop_scale: Sequence[float] = (0.2, 1.0),
+        normalisation: Literal["imagenet", "none"] = "imagenet",
+        weights: str | None = None,
+        compile: bool = False,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        if not 0 < mask_ratio < 1:
+            raise InputError(f"mask_ratio must be in (0, 1), got {mask_ratio}")
+        if base_learning_rate <= 0 or weight_decay < 0 or warmup_epochs < 0:
+            raise InputError(
+                "base_learning_rate must be positive, weight_decay and warmup_epochs not "
+                f"negative, got {base_learning_rate}, {weight_decay} and {warmup_epochs}"
+            )
+        if len(crop_scale) != 2 or not 0 < crop_scale[0] <= crop_scale[1] <= 1:
+            raise InputError(f"crop_scale must be a range in (0, 1], got {crop_scale}")
+        if normalisation == "imagenet" and in_chans != len(IMAGENET_MEAN):
+            raise InputError("normalisation 'imagenet' is for 3 channels; set it to 'none'")
+        self.save_hyperparameters()
+        self.mask_ratio = mask_ratio
+        self.base_learning_rate = base_learning_rate
+        self.weight_decay = weight_decay
+        self.warmup_epochs = warmup_epochs
+        self.betas = betas
+        self.augmentation = augmentation
+        self.crop_scale = crop_scale
+        self.normalisation = normalisation
+        self.weights = weights
+        self.compile_model = compile
+        self.seed = seed
+        self.size, self.image_size, self.in_chans = size, image_size, in_chans
+        sizes = {
+            "patch_size": patch_size,
+            "embed_dim": embed_dim,
+            "depth": depth,
+            "num_heads": num_heads,
+            "decoder_embed_dim": decoder_embed_dim,
+            "decoder_depth": decoder_depth,
+            "decoder_num_heads": decoder_num_heads,
+        }
+        self._options: dict[str, float] = {k: v for k, v in sizes.items() if v is not None}
+        self._options |= {
+            "norm_pix_loss": norm_pix_loss,
+            "encoder_dropout": encoder_dropout,
+            "decoder_dropout": decoder_dropout,
+        }
+        self.model: MaskedAutoencoder | None = None
+        self.train_error, self.test_error = MeanMetric(), MeanMetric()
+        self.membership = BinaryAUROC()
+
+    @property
+    def autoencoder(self) -> MaskedAutoencoder:
+        """The model, once :meth:`configure_model` has built it."""
+        assert self.model is not None
+        return self.model
+
+    def configure_model(self) -> None:
+        """Builds the model, with weights that depend on the seed alone.
+
+        Raises:
+            InputError: Sizes do not fit each other, or the file to start from is of no use.
+        """
+        if self.model is not None:
+            return
+        with torch.random.fork_rng():
+            torch.manual_seed(self.seed)
+            if self.weights is not None:
+                self.model = load_autoencoder(self.weights, image_size=self.image_size).model
+            else:
+                try:
+                    self.model = masked_autoencoder(
+                        self.size, self.image_size, self.in_chans, **self._options
+                    )
+                except ValueError as error:
+                    raise InputError(f"model: {error}") from error
+                if self.normalisation == "imagenet":
+                    self.model.mean.copy_(torch.tensor(IMAGENET_MEAN))
+                    self.model.std.copy_(torch.tensor(IMAGENET_STD))
+        self._removed_errors: Any = self.model.removed_errors
+        if self.compile_model:
+            self._removed_errors = torch.compile(self.model.removed_errors)
+
+    def setup(self, stage: str) -> None:
+        """Checks the data against the model.
+
+        Raises:
+            InputError: There are no members and non-members, or they have other channels.
+        """
+        data: Any = getattr(self.trainer, "datamodule", None)
+        if not hasattr(data, "first_images"):
+            raise InputError("MAEPretraining needs --data=datamodules.PretrainingDataModule")
+        channels = data.image_shape[0]
+        if channels != self.in_chans:
+            raise InputError(
+                f"the images have {channels} channel(s), the model takes {self.in_chans}; "
+                f"set model.in_chans to {channels}, or the images' in_chans to {self.in_chans}"
+            )
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images (N, c, S, S) in [0, 1] to the encoder's tokens (N, 1 + L, D), nothing masked."""
+        return self.autoencoder.encode(images)
+
+    def on_train_batch_start(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        """Seeds crops, masks and dropout of this step."""
+        place = (self.seed, self.current_epoch, batch_idx, self.global_rank)
+        torch.manual_seed(int(np.random.SeedSequence(place).generate_state(1)[0]))
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        """Mean squared error of the removed patches of augmented images."""
+        if self.augmentation == "none":
+            images = resize(batch[0], self.image_size)
+        else:
+            images = random_resized_crop(batch[0], self.image_size, self.crop_scale)
+        loss: Tensor = self._removed_errors(images, self.mask_ratio).mean()
+        self.log(
+            "train/loss",
+            loss,
+            on_step=False,
+            on_epoch=True,
+            sync_dist=True,
+            prog_bar=True,
+            batch_size=len(images),
+        )
+        rate = self.trainer.optimizers[0].param_groups[0]["lr"]
+        self.log("train/learning_rate", rate, batch_size=len(images))
+        return loss
+
+    def on_train_epoch_end(self) -> None:
+        """Stops a training that diverged.
+
+        Raises:
+            InputError: The epoch's loss is not finite.
+        """
+        loss = self.trainer.callback_metrics.get("train/loss")
+        if loss is not None and not bool(torch.isfinite(loss)):
+            raise InputError(
+                f"the training diverged (loss {float(loss)}); lower model.base_learning_rate or "
+                "set trainer.gradient_clip_val"
+            )
+
+    def validation_step(
+        self, batch: tuple[Tensor, Tensor], batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Errors of members (first loader) or non-members (second), under fixed masks."""
+        self._compare(batch, batch_idx, dataloader_idx)
+
+    def test_step(
+        self, batch: tuple[Tensor, Tensor], batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """As in validation, for all images."""
+        self._compare(batch, batch_idx, dataloader_idx)
+
+    def fixed_noise(self, number: int, batch_idx: int) -> Tensor:
+        """Masking noise (number, L) of a batch that is evaluated, always the same."""
+        place = (self.seed, batch_idx, self.global_rank)
+        seed = int(np.random.SeedSequence(place).generate_state(1)[0])
+        generator = torch.Generator().manual_seed(seed)
+        noise = torch.rand(number, self.autoencoder.num_patches, generator=generator)
+        return noise.to(self.device)
+
+    def _compare(self, batch: tuple[Tensor, Tensor], batch_idx: int, dataloader_idx: int) -> None:
+        images = resize(batch[0], self.image_size)
+        noise = self.fixed_noise(len(images), batch_idx)
+        errors = self.autoencoder.per_image_error(images, self.mask_ratio, noise)
+        (self.test_error if dataloader_idx else self.train_error).update(errors)
+        self.membership.update(-errors, torch.full_like(errors, 1 - dataloader_idx).long())
+
+    def on_validation_epoch_end(self) -> None:
+        """Logs the gap between members and non-members."""
+        self._log_gap("val")
+
+    def on_test_epoch_end(self) -> None:
+        """Logs the gap between members and non-members."""
+        self._log_gap("test")
+
+    def _log_gap(self, stage: str) -> None:
+        train, test = self.train_error.compute(), self.test_error.compute()
+        gap = {"train_loss": train, "test_loss": test, "gap": test - train}
+        gap["membership_auc"] = self.membership.compute()
+        self.log_dict({f"{stage}/{name}": value for name, value in gap.items()}, prog_bar=True)
+        for metric in (self.train_error, self.test_error, self.membership):
+            metric.reset()
+
+    def configure_optimizers(self) -> Any:  # noqa: ANN401 - Lightning's union of many types
+        """AdamW with warm-up and cosine by the step; the rate grows with the effective batch."""
+        return adamw_with_warmup(
+            self,
+            learning_rate=scaled_learning_rate(self.trainer, self.base_learning_rate),
+            weight_decay=self.weight_decay,
+            warmup_epochs=self.warmup_epochs,
+            betas=self.betas,
+        )
