@@ -69,7 +69,7 @@ class ImageDataModule(L.LightningDataModule):
         root: str,
         image_size: int = 224,
         in_chans: int = 3,
-        task: str | list[str] | dict[str, list[str]] | None = None,
+        task: list[str | int] | dict[str, list[str | int]] | str | None = None,
         num_classes: int | None = None,
         num_train: int | None = None,
         num_test: int | None = None,

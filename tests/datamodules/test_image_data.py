@@ -1,6 +1,7 @@
 """The base of image data modules, shown on folders of images."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -219,14 +220,14 @@ def test_impossible_options_are_refused(options: dict[str, Any], message: str) -
 
 
 def test_options_of_the_base_are_reachable_from_the_command_line(
-    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = {
         "class_path": "datamodules.CINIC10DataModule",
         "init_args": {
-            "root": str(root),
+            "root": str(tmp_path / "nothing"),
             "with_valid": True,
-            "task": GROUPS,
+            "task": {"flies": ["bird", "airplane"], "swims": ["frog", "ship"]},
             "num_train": 20,
             "test_from": "train",
         },
@@ -234,11 +235,16 @@ def test_options_of_the_base_are_reachable_from_the_command_line(
     words = ["fit", "--model=lightning_modules.ProbeMLP", "--model.in_features=3"]
     (tmp_path / "data.yaml").write_text(json.dumps({"data": config}))
     words += [f"--config={tmp_path / 'data.yaml'}", f"--trainer.default_root_dir={tmp_path}"]
-    assert run_cli(*words) == 1
-    # The options are taken; the files are not those of CINIC-10.
-    assert "no 'cinic10' at" in capsys.readouterr().err
-    assert run_cli(*words, "--data.num_trian=20") == 1
-    assert "num_trian" in capsys.readouterr().err
+    there = [*words, f"--data.root={layouts.cinic10(tmp_path / 'cinic10')}"]
+    for options, message in (
+        (words, "no 'cinic10' at"),
+        ([*there, "--data.task=[bird, 7, snow]"], "there is no class '7'"),
+        ([*there, "--data.task=binray"], "no task 'binray'; it has binary"),
+        ([*there, "--data.num_train=62"], "label -1 has 12 samples, 31 are asked for"),
+        ([*there, "--data.num_trian=20"], "num_trian"),
+    ):
+        assert run_cli(*options) == 1
+        assert re.search(message, capsys.readouterr().err)
 
 
 def test_pixel_values_are_exact(root: Path) -> None:
