@@ -3,6 +3,7 @@
 from callbacks.attackability_writer import AttackabilityWriter
 from callbacks.candidate_writer import CandidateWriter
 from callbacks.encoder_writer import EncoderWriter
+from callbacks.draw_hyperparameters import DrawHyperparameters
 from callbacks.last_checkpoint import LastCheckpoint
 from callbacks.mae_pictures import MAEPictures
 from callbacks.recovery_writer import RecoveryWriter
@@ -13,6 +14,7 @@ __all__ = [
     "AttackabilityWriter",
     "CandidateWriter",
     "EncoderWriter",
+    "DrawHyperparameters",
     "LastCheckpoint",
     "MAEPictures",
     "RecoveryWriter",
