@@ -4,6 +4,7 @@ from lightning_modules.activation_maximisation import ActivationMaximisation
 from lightning_modules.cluster_count_evaluation import ClusterCountEvaluation
 from lightning_modules.dip_inversion import DIPInversion
 from lightning_modules.image_activation_maximisation import ImageActivationMaximisation
+from lightning_modules.encoder_classification import EncoderClassification
 from lightning_modules.kkt_reconstruction import KKTReconstruction
 from lightning_modules.mae_pretraining import MAEPretraining
 from lightning_modules.membership_inference import MembershipInference
@@ -18,6 +19,7 @@ __all__ = [
     "ClusterCountEvaluation",
     "DIPInversion",
     "ImageActivationMaximisation",
+    "EncoderClassification",
     "KKTReconstruction",
     "MAEPretraining",
     "MembershipInference",
