@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 
 import lightning as L
 import torch
+from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler
 
@@ -147,7 +148,7 @@ class ImageDataModule(L.LightningDataModule):
         trainer = self.trainer
         if trainer is not None and trainer.is_global_zero and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             # Evaluating a run must not replace the split that it was trained with.
-            name = "split.json" if stage == "fit" else f"split_{stage}.json"
+            name = "split.json" if stage == "fit" else f"split_{TrainerFn(stage).value}.json"
             self.write_split(Path(trainer.default_root_dir) / name)
 
     def _draw(self) -> None:
