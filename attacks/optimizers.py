@@ -83,13 +83,14 @@ class DrawwiseSGD(_DrawwiseOptimizer):
 class DrawwiseAdam(_DrawwiseOptimizer):
     """Adam, one learning rate a draw.
 
-    A group with ``vector`` set has one second moment for each vector along the last dimension, of
-    the gradient's squared norm (Ling et al., VectorAdam for Rotation Equivariant Geometry
-    Optimization, 2022). A step is then at most about the learning rate long, and does not depend
-    on the basis that vectors are written in; Adam stretches the axes of it differently.
+    In a group with ``vector``, the draws of that mask have one second moment for each vector along
+    the last dimension, of the gradient's mean square (Ling et al., VectorAdam for Rotation
+    Equivariant Geometry Optimization, 2022). Their steps do not depend on the basis in which
+    vectors are written; Adam's are as long along the axes of little gradient as along the others.
 
     Args:
-        groups: Parameter groups with ``params`` (each (R, …)), ``lr`` (R,), optionally ``vector``.
+        groups: Parameter groups with ``params`` (each (R, …)), ``lr`` (R,), optionally ``vector``
+            (R,), bool.
         betas: As in :class:`torch.optim.Adam`.
         eps: As in :class:`torch.optim.Adam`.
     """
@@ -100,21 +101,24 @@ class DrawwiseAdam(_DrawwiseOptimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
     ) -> None:
-        super().__init__(groups, {"betas": betas, "eps": eps, "scale": 1.0, "vector": False})
+        super().__init__(groups, {"betas": betas, "eps": eps, "scale": 1.0, "vector": None})
 
     def _update(self, parameter: Tensor, grad: Tensor, rate: Tensor, group: dict[str, Any]) -> None:
         state, vector = self.state[parameter], group["vector"]
         if not state:
             state["step"] = torch.zeros((), dtype=torch.int64)
             state["exp_avg"] = torch.zeros_like(parameter)
-            state["exp_avg_sq"] = torch.zeros_like(parameter[..., :1] if vector else parameter)
+            state["exp_avg_sq"] = torch.zeros_like(parameter)
         state["step"] += 1
         step = int(state["step"])
         beta1, beta2 = group["betas"]
         mean = state["exp_avg"].lerp_(grad, 1 - beta1)
-        size = torch.linalg.vector_norm(grad, dim=-1, keepdim=True) if vector else grad
-        square = state["exp_avg_sq"].mul_(beta2).addcmul_(size, size, value=1 - beta2)
-        # The gradient is used up, and its memory free for the update.
-        root = torch.sqrt(square, out=size).div_((1 - beta2**step) ** 0.5).add_(group["eps"])
-        torch.div(mean, root, out=grad)
+        # The gradient is used up, and its memory free for the rest.
+        if vector is not None:
+            size = torch.linalg.vector_norm(grad, dim=-1, keepdim=True).div_(grad.shape[-1] ** 0.5)
+            chosen = vector.to(grad.device).view(-1, *[1] * (grad.dim() - 1))
+            torch.where(chosen, size, grad, out=grad)
+        square = state["exp_avg_sq"].mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
+        torch.sqrt(square, out=grad).div_((1 - beta2**step) ** 0.5).add_(group["eps"])
+        torch.div(mean, grad, out=grad)
         parameter.addcmul_(grad, rate, value=-1 / (1 - beta1**step))

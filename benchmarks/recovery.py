@@ -42,6 +42,8 @@ RECIPES: dict[str, dict[str, Any]] = {
         "multiplier_rate_is_absolute": True,
         "space": "full",
     },
+    "Adam only": {"vector_steps": "none"},
+    "vector Adam only": {"vector_steps": "all"},
     "full space": {"space": "full"},
     # The neurons' own scale asks for a larger alpha: the paper's range.
     "not equalised": {"equalise": False, "relu_alpha": (10.0, 500.0)},

@@ -3,6 +3,7 @@
 import math
 
 import torch
+from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor
 
 from attacks.kkt import kkt_loss
@@ -56,8 +57,8 @@ class FixedGauge(KKTReconstruction):
             with torch.no_grad():
                 size = self.candidates.norm(dim=2) / math.sqrt(self.candidates.shape[2])
                 size.clamp_(min=1e-3)
-                self.multipliers *= size
-                self.candidates /= size[..., None]
+                self.multipliers.mul_(size)
+                self.candidates.div_(size[..., None])
         return super().set_gradients(iteration)
 
 
@@ -74,7 +75,9 @@ class SecondOrder(KKTReconstruction):
         if iteration == start:
             self._finish(self.iterations - start)
         loss = super().set_gradients(self.iterations - 1)
-        for group in self.optimizers().optimizer.param_groups:
+        optimizer = self.optimizers()
+        assert isinstance(optimizer, LightningOptimizer)
+        for group in optimizer.optimizer.param_groups:
             group["scale"] = 0.0
         return loss
 
@@ -105,10 +108,10 @@ class SecondOrder(KKTReconstruction):
                 alpha = self._alpha[r : r + 1]
                 loss = kkt_loss(self._layers, x, multipliers, self.labels, alpha).sum()
                 loss = loss + self.multiplier_penalty * multipliers.clamp_max(0).square().sum()
-                loss.backward()
+                torch.autograd.backward(loss)
                 return loss
 
-            optimiser.step(closure)
+            optimiser.step(closure)  # type: ignore[no-untyped-call]
             with torch.no_grad():
                 self.candidates[r], self.multipliers[r] = x[0], multipliers[0]
 

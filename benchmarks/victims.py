@@ -118,7 +118,7 @@ def victim(
     # Other data under the same name make another file.
     digest = hashlib.sha256(vectors[chosen].numpy().tobytes()).hexdigest()[:8]
     path = cache / f"probe_{name}_n{size}_s{seed}_wd{weight_decay:g}_{digest}.pt"
-    outputs = 1 if set(labels.tolist()) == {-1, 1} else len(labels.unique())
+    outputs = 1 if set(labels.tolist()) == {-1, 1} else len(torch.unique(labels))
     if not path.exists():
         torch.manual_seed(seed)
         module = ProbeMLP(vectors.shape[1], out_features=outputs, weight_decay=weight_decay)
@@ -150,23 +150,23 @@ def train_in_span(module: ProbeMLP, inputs: Tensor, labels: Tensor) -> None:
         labels: Their labels (n,).
     """
     probe, decay = module.probe, module.weight_decay
-    first, last = (weight for weight, _ in probe.weights_and_biases())
+    first, last = (weight.detach() for weight, _ in probe.weights_and_biases())
     samples = probe.standardise(inputs)
     _, values, basis = torch.linalg.svd(samples.double(), full_matrices=False)
     basis = basis[values > 1e-6 * values[0]].to(samples)
     small = ProbeMLP(len(basis), [len(first)], len(last), weight_decay=decay)
+    outside = first - first @ basis.T @ basis
+    inner, outer = (weight for weight, _ in small.probe.weights_and_biases())
     with torch.no_grad():
-        outside = first - first @ basis.T @ basis
-        small.probe.layers[0].weight.copy_(first @ basis.T)
-        small.probe.layers[1].weight.copy_(last)
+        inner.copy_(first @ basis.T)
+        outer.copy_(last)
     optimiser = torch.optim.SGD(small.parameters(), lr=LEARNING_RATE, weight_decay=decay)
     batch = (samples @ basis.T, labels)
     for _ in range(EPOCHS):
         optimiser.zero_grad()
         loss, _ = small.loss_and_accuracy(batch)
-        loss.backward()
+        torch.autograd.backward(loss)
         optimiser.step()
     with torch.no_grad():
-        inside = small.probe.layers[0].weight @ basis
-        first.copy_(inside + outside * (1 - LEARNING_RATE * decay) ** EPOCHS)
-        last.copy_(small.probe.layers[1].weight)
+        first.copy_(inner @ basis + outside * (1 - LEARNING_RATE * decay) ** EPOCHS)
+        last.copy_(outer)

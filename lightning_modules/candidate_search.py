@@ -133,6 +133,10 @@ class CandidateSearch(L.LightningModule):
         """Learning rate of every draw (R,), for each of the unknowns."""
         return [self.rates]
 
+    def vector_draws(self) -> Tensor | None:
+        """Draws (R,) whose candidates Adam moves as vectors, see :class:`DrawwiseAdam`."""
+        return None
+
     @abstractmethod
     def set_gradients(self, iteration: int) -> Tensor:
         """Puts the gradients of one iteration into ``.grad`` of the unknowns.
@@ -260,13 +264,14 @@ class CandidateSearch(L.LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """One optimiser for all draws, each with its own learning rate."""
-        groups = [
+        groups: list[dict[str, Any]] = [
             {"params": [unknown], "lr": rates}
             for unknown, rates in zip(self.unknowns(), self.learning_rates(), strict=True)
         ]
-        return (
-            DrawwiseSGD(groups) if self.optimizer_name == "sgd" else DrawwiseAdam(groups, eps=1e-12)
-        )
+        if self.optimizer_name == "sgd":
+            return DrawwiseSGD(groups)
+        groups[0]["vector"] = self.vector_draws()
+        return DrawwiseAdam(groups, eps=1e-12)
 
     def on_train_start(self) -> None:
         """Fixes the layers for the run."""
