@@ -2,8 +2,9 @@
 
 from callbacks.attackability_writer import AttackabilityWriter
 from callbacks.candidate_writer import CandidateWriter
-from callbacks.inversion_writer import InversionWriter
 from callbacks.draw_hyperparameters import DrawHyperparameters
+from callbacks.inversion_evaluation_writer import InversionEvaluationWriter
+from callbacks.inversion_writer import InversionWriter
 from callbacks.last_checkpoint import LastCheckpoint
 from callbacks.recovery_writer import RecoveryWriter
 from callbacks.representative_writer import RepresentativeWriter
@@ -11,8 +12,9 @@ from callbacks.representative_writer import RepresentativeWriter
 __all__ = [
     "AttackabilityWriter",
     "CandidateWriter",
-    "InversionWriter",
     "DrawHyperparameters",
+    "InversionEvaluationWriter",
+    "InversionWriter",
     "LastCheckpoint",
     "RecoveryWriter",
     "RepresentativeWriter",

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from artifacts.errors import InputError
 from artifacts.files import atomic_path, read_json
-from artifacts.tensors import EVALUATION, package_version, read_tensors
+from artifacts.tensors import EVALUATION, INVERSION_EVALUATION, package_version, read_tensors
 from reporting import figures
 from reporting.page import Page, Picture, Table, render
 from reporting.summary import summary_lines
@@ -29,12 +29,14 @@ CAVEATS = (
 )
 
 
-def report(metrics: str, output: str | None = None) -> None:
+def report(metrics: str, output: str | None = None, inversions: str | None = None) -> None:
     """Writes one self-contained HTML page about a finished evaluation.
 
     Args:
         metrics: The ``metrics.json`` of an evaluation stage, in its run directory.
         output: The page to write; by default ``report.html`` beside it.
+        inversions: The ``inversion_metrics.json`` of an evaluation of inverted images, in its run
+            directory.
 
     Raises:
         InputError: The evaluation is not finished or broken, or the page cannot be written.
@@ -46,13 +48,19 @@ def report(metrics: str, output: str | None = None) -> None:
         raise InputError(
             f"{metrics} is not the metrics file of an evaluation; {EVALUATION.made_by}"
         )
+    tables = [_recovery_table(counted), _facts_table(counted)]
+    pictures = _pictures(tensors)
+    if inversions is not None:
+        table, picture = _inversions(inversions)
+        tables.insert(1, table)
+        pictures.insert(0, picture)
     target = Path(output) if output is not None else root / "report.html"
     page = Page(
         title="Training images recovered from a probe's weights",
         threat_model=THREAT_MODEL,
         headline=summary_lines(counted)[0],
-        tables=[_recovery_table(counted), _facts_table(counted)],
-        figures=_pictures(tensors),
+        tables=tables,
+        figures=pictures,
         caveats=CAVEATS,
         versions=f"afterimage {package_version()}, torch {torch.__version__}, "
         f"lightning {lightning.__version__}",
@@ -67,6 +75,36 @@ def report(metrics: str, output: str | None = None) -> None:
     for line in summary_lines(counted):
         sys.stdout.write(line + "\n")
     sys.stdout.write(f"the report is {target}\n")
+
+
+def _inversions(path: str) -> tuple[Table, Picture]:
+    """What an evaluation of inverted images measured, and the images."""
+    measured = read_json(path, what="metrics file", made_by=INVERSION_EVALUATION.made_by)
+    if not isinstance(measured, dict) or not {"mean", "images"} <= measured.keys():
+        raise InputError(
+            f"{path} is not the metrics file of an evaluation of inversions; "
+            f"{INVERSION_EVALUATION.made_by}"
+        )
+    file = Path(path).parent / "inversion_evaluation.safetensors"
+    tensors, _ = read_tensors(file, INVERSION_EVALUATION)
+    names = [name for name in measured["mean"] if not name.startswith("original_")]
+    rows = [
+        [image["train_image"], *(f"{image[name]:.4g}" for name in names)]
+        for image in sorted(measured["images"], key=lambda image: -image["target_similarity"])
+    ]
+    table = Table(
+        title="Pictures of recovered vectors",
+        header=["nearest training image", *(name.replace("_", " ") for name in names)],
+        rows=rows,
+        note="Similarity: cosine of the picture's embedding and the training image's, in the "
+        "attacked network and in one that the inversion did not see, if one was given; others: "
+        "mean over the other training images; rank: place of the nearest training image among all "
+        f"{measured['num_train']} by that network. Only a second network tells a likeness from a "
+        "picture that fools the first.",
+    )
+    grid = figures.inversion_grid(tensors)
+    caption = "Training images and what was recovered of them, most similar vectors first."
+    return table, Picture(figures.data_uri(figures.png_bytes(grid)), caption)
 
 
 def _recovery_table(metrics: dict[str, Any]) -> Table:

@@ -11,8 +11,8 @@ from datamodules.image_data import ImageDataModule
 from datamodules.image_folder import ImageFolderDataModule
 from datamodules.inaturalist import INaturalistDataModule
 from datamodules.mnist import FashionMNISTDataModule, MNISTDataModule
-from datamodules.representatives import RepresentativesDataModule
 from datamodules.pretraining import PretrainingDataModule
+from datamodules.representatives import RepresentativesDataModule
 from datamodules.tiny_imagenet import TinyImageNetDataModule
 
 __all__ = [
@@ -29,7 +29,7 @@ __all__ = [
     "ImageDataModule",
     "ImageFolderDataModule",
     "MNISTDataModule",
-    "RepresentativesDataModule",
     "PretrainingDataModule",
+    "RepresentativesDataModule",
     "TinyImageNetDataModule",
 ]
