@@ -62,6 +62,17 @@ INVERSIONS = Schema(
     shapes={"images": "k c h w", "label": "k"},
     made_by=_INVERSION_MADE_BY,
 )
+INVERSION_EVALUATION = Schema(
+    kind="inversion evaluation",
+    shapes={
+        "images": "k c h w",
+        "train_images": "k c h w",
+        "target_similarity": "k",
+        "attacked_similarity": "k",
+        "ssim": "k",
+    },
+    made_by="`python main.py test --config configs/photos/evaluate_inversions.yaml` makes one",
+)
 EVALUATION = Schema(
     kind="evaluation",
     shapes={"similarity": "n", "held_out_similarity": "h", "margin": "n", "labels": "n"},

@@ -5,6 +5,7 @@ from callbacks.candidate_writer import CandidateWriter
 from callbacks.cluster_curve_writer import ClusterCurveWriter
 from callbacks.draw_hyperparameters import DrawHyperparameters
 from callbacks.encoder_writer import EncoderWriter
+from callbacks.inversion_evaluation_writer import InversionEvaluationWriter
 from callbacks.inversion_writer import InversionWriter
 from callbacks.last_checkpoint import LastCheckpoint
 from callbacks.mae_pictures import MAEPictures
@@ -20,6 +21,7 @@ __all__ = [
     "ClusterCurveWriter",
     "DrawHyperparameters",
     "EncoderWriter",
+    "InversionEvaluationWriter",
     "InversionWriter",
     "LastCheckpoint",
     "MAEPictures",

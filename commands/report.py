@@ -12,9 +12,16 @@ import torch
 
 from artifacts.errors import InputError
 from artifacts.files import atomic_path, read_json
-from artifacts.tensors import EVALUATION, MEMBERSHIP_SCORES, package_version, read_tensors
+from artifacts.tensors import (
+    EVALUATION,
+    INVERSION_EVALUATION,
+    MEMBERSHIP_SCORES,
+    package_version,
+    read_tensors,
+)
 from attacks.membership import roc_curve
 from commands.table import find_runs
+from reporting.inversion_section import inversion_section
 from reporting.membership_section import membership_section
 from reporting.page import Page, Section, render
 from reporting.reconstruction_section import reconstruction_section
@@ -22,18 +29,22 @@ from reporting.reconstruction_section import reconstruction_section
 MADE_BY = "a `test` stage makes one, as with configs/quickstart/evaluate.yaml"
 
 
-def report(metrics: str | list[str], output: str | None = None) -> None:
+def report(
+    metrics: str | list[str], output: str | None = None, inversions: str | None = None
+) -> None:
     """Writes one self-contained HTML page about finished evaluations.
 
     Args:
         metrics: The ``metrics.json`` of an evaluation stage in its run directory, or several;
             ``<name>`` in a path stands for anything, as for ``table``.
         output: The page to write; by default ``report.html`` beside the first.
+        inversions: The ``inversion_metrics.json`` of inverted images, shown first.
 
     Raises:
         InputError: An evaluation is not finished or broken, or the page cannot be written.
     """
-    paths = _paths([metrics] if isinstance(metrics, str) else metrics)
+    given = [metrics] if isinstance(metrics, str) else metrics
+    paths = _paths(given if inversions is None else [inversions, *given])
     sections = [_section(path) for path in paths]
     target = Path(output) if output is not None else paths[0].parent / "report.html"
     titles = list(dict.fromkeys(section.title for section in sections))
@@ -70,6 +81,9 @@ def _section(path: Path) -> Section:
         elif isinstance(content, dict) and {"num_train", "candidates"} <= content.keys():
             tensors, _ = read_tensors(path.parent / "evaluation.safetensors", EVALUATION)
             section = reconstruction_section(content, tensors)
+        elif isinstance(content, dict) and {"mean", "images"} <= content.keys():
+            file = path.parent / "inversion_evaluation.safetensors"
+            section = inversion_section(content, read_tensors(file, INVERSION_EVALUATION)[0])
         else:
             raise InputError(f"{path} is not the metrics file of an evaluation; {MADE_BY}")
     except (KeyError, TypeError, AttributeError) as error:

@@ -28,7 +28,7 @@ class UnCLIPDecoder:
 
         pipeline: Any = diffusers.UnCLIPImageVariationPipeline
         package = pipeline.__module__.rpartition(".")[0]  # Where it is depends on the version.
-        networks = {
+        networks: dict[str, Any] = {
             "decoder": diffusers.UNet2DConditionModel,
             "super_res_first": diffusers.UNet2DModel,
             "super_res_last": diffusers.UNet2DModel,

@@ -72,6 +72,56 @@ def photo_grid(photos: Tensor, similarity: Tensor, columns: int = 10) -> "Figure
     return figure
 
 
+def inversion_grid(evaluation: Mapping[str, Tensor], columns: int = 8) -> "Figure":
+    """Training images above what was recovered of them, the nearest targets first (Fig. 8).
+
+    Args:
+        evaluation: ``train_images`` and ``images`` (k, 3, S, S) in [0, 1], and perhaps
+            ``original_images``, inversions of the true embeddings; (k,) each:
+            ``target_similarity`` of the recovered vector to the training image's embedding, and
+            ``attacked_similarity`` and perhaps ``second_similarity`` of a picture's own, with
+            ``original_`` before it for the originals.
+        columns: Training images in a row.
+
+    Returns:
+        The figure.
+    """
+    from matplotlib.figure import Figure
+
+    sets = {"train_images": "training image"}
+    if "original_images" in evaluation:
+        sets["original_images"] = "inversion of its embedding"
+    sets["images"] = "inversion of the recovered vector"
+    networks = [n for n in ("attacked", "second") if f"{n}_similarity" in evaluation]
+    order = evaluation["target_similarity"].argsort(descending=True).tolist()
+    columns = min(columns, len(order))
+    rows = -(-len(order) // columns)
+    height = rows * len(sets) * 1.4 + 0.5
+    figure = Figure(figsize=(max(columns, 4) * 1.2, height), layout="constrained")
+    axes = figure.subplots(len(sets) * rows, columns, squeeze=False)
+    for axis in axes.flat:
+        axis.set_axis_off()
+    for position, index in enumerate(order):
+        row, column = divmod(position, columns)
+        for at, name in enumerate(sets):
+            axis = axes[len(sets) * row + at, column]
+            pixels = evaluation[name][index].permute(1, 2, 0).clamp(0, 1)
+            axis.imshow(pixels.float().cpu().numpy())
+            prefix = "original_" if name == "original_images" else ""
+            keys = [f"{prefix}{network}_similarity" for network in networks]
+            if name == "train_images":
+                keys = ["target_similarity"]
+            numbers = [f"{evaluation[key][index]:.2f}" for key in keys]
+            axis.set_title(" · ".join(numbers), fontsize=8, pad=2)
+    figure.suptitle(
+        " / ".join(sets.values())
+        + "\nsimilarity of the recovered vector; of each picture's own by the "
+        + " · ".join(f"{network} network" for network in networks),
+        fontsize=7,
+    )
+    return figure
+
+
 def norm_comparison(similarity: Tensor, sample_norm: Tensor, candidate_norm: Tensor) -> "Figure":
     """Norms of training samples and of their nearest candidates (the paper's Fig. 10).
 

@@ -13,8 +13,8 @@ import yaml
 from tests.conftest import quiet, run_cli
 from tests.embedding_configs import EMBEDDING_CONFIGS
 from tests.experiment_configs import EXPERIMENT_CONFIGS
-from tests.reductions import ATTACK, CHECK, CONFIGS, EVALUATE, PROBE, SELECT
 from tests.mae_configs import MAE_CONFIGS
+from tests.reductions import ATTACK, CHECK, CONFIGS, EVALUATE, PROBE, SELECT
 
 CONFIGS = REPOSITORY / "configs"
 
