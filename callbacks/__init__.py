@@ -5,6 +5,7 @@ from callbacks.candidate_writer import CandidateWriter
 from callbacks.encoder_writer import EncoderWriter
 from callbacks.last_checkpoint import LastCheckpoint
 from callbacks.mae_pictures import MAEPictures
+from callbacks.membership_score_writer import MembershipScoreWriter
 from callbacks.membership_writer import MembershipWriter
 from callbacks.recovery_writer import RecoveryWriter
 from callbacks.representative_writer import RepresentativeWriter
@@ -16,6 +17,7 @@ __all__ = [
     "EncoderWriter",
     "LastCheckpoint",
     "MAEPictures",
+    "MembershipScoreWriter",
     "MembershipWriter",
     "RecoveryWriter",
     "RepresentativeWriter",

@@ -1,16 +1,16 @@
-"""The HTML report about a finished reconstruction."""
+"""The HTML report about a finished reconstruction or membership attack."""
 
 import sys
 from pathlib import Path
 from typing import Any
 
-import lightning
-import torch
 from torch import Tensor
 
 from artifacts.errors import InputError
 from artifacts.files import atomic_path, read_json
-from artifacts.tensors import EVALUATION, package_version, read_tensors
+from artifacts.tensors import EVALUATION, read_tensors
+from commands.membership_report import membership_page
+from commands.run_facts import saved_configs, versions
 from reporting import figures
 from reporting.page import Page, Picture, Table, render
 from reporting.summary import summary_lines
@@ -41,32 +41,39 @@ def report(metrics: str, output: str | None = None) -> None:
     """
     root = Path(metrics).parent
     counted = read_json(metrics, what="metrics file", made_by=EVALUATION.made_by)
+    if not isinstance(counted, dict):
+        raise InputError(f"{metrics} is not a metrics file; {EVALUATION.made_by}")
+    if counted.get("kind") == "membership":
+        page, lines = membership_page(metrics, counted)
+    else:
+        page, lines = _reconstruction_page(metrics, counted)
+    target = Path(output) if output is not None else root / "report.html"
+    with atomic_path(target) as temporary:
+        temporary.write_text(render(page), encoding="utf-8")
+    for line in lines:
+        sys.stdout.write(line + "\n")
+    sys.stdout.write(f"the report is {target}\n")
+
+
+def _reconstruction_page(metrics: str, counted: dict[str, Any]) -> tuple[Page, list[str]]:
+    root = Path(metrics).parent
     tensors, _ = read_tensors(root / "evaluation.safetensors", EVALUATION)
-    if not isinstance(counted, dict) or not {"num_train", "candidates"} <= counted.keys():
+    if not {"num_train", "candidates"} <= counted.keys():
         raise InputError(
             f"{metrics} is not the metrics file of an evaluation; {EVALUATION.made_by}"
         )
-    target = Path(output) if output is not None else root / "report.html"
+    lines = summary_lines(counted)
     page = Page(
         title="Training images recovered from a probe's weights",
         threat_model=THREAT_MODEL,
-        headline=summary_lines(counted)[0],
+        headline=lines[0],
         tables=[_recovery_table(counted), _facts_table(counted)],
         figures=_pictures(tensors),
         caveats=CAVEATS,
-        versions=f"afterimage {package_version()}, torch {torch.__version__}, "
-        f"lightning {lightning.__version__}",
-        configs=[
-            (str(path.relative_to(root.parent)), path.read_text(encoding="utf-8"))
-            for path in sorted(root.parent.glob("*/config*.yaml"))
-            if ".previous" not in path.parent.name
-        ],
+        versions=versions(),
+        configs=saved_configs(root),
     )
-    with atomic_path(target) as temporary:
-        temporary.write_text(render(page), encoding="utf-8")
-    for line in summary_lines(counted):
-        sys.stdout.write(line + "\n")
-    sys.stdout.write(f"the report is {target}\n")
+    return page, lines
 
 
 def _recovery_table(metrics: dict[str, Any]) -> Table:

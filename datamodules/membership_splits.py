@@ -79,6 +79,8 @@ class MembershipSplits(PretrainingDataModule):
         members: Another dataset whose images are the target's training images: then ``source``
             holds images that the target surely never saw.
         downstream_source: Another labelled dataset for baseline A (CINIC-10 in the paper).
+        questioned: Images of which ``predict`` asks whether the target was trained on them; nothing
+            is learned from them. By default the target's test images.
         splits: A ``membership_splits.json`` of an earlier stage: the same parts. Then sizes and
             seed do not choose images.
         batch_size: Images in a batch.
@@ -101,6 +103,7 @@ class MembershipSplits(PretrainingDataModule):
         shadow_source: ImageDataModule | None = None,
         members: ImageDataModule | None = None,
         downstream_source: ImageDataModule | None = None,
+        questioned: ImageDataModule | None = None,
         splits: str | None = None,
         batch_size: int = 64,
         num_val: int | None = 1000,
@@ -120,6 +123,7 @@ class MembershipSplits(PretrainingDataModule):
             "shadow_source": shadow_source,
             "members": members,
             "downstream_source": downstream_source,
+            "questioned": questioned,
         }
         self.sources = {name: module for name, module in given.items() if module is not None}
         self.part = part
@@ -145,11 +149,16 @@ class MembershipSplits(PretrainingDataModule):
         if trainer is not None and trainer.is_global_zero and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             path = Path(trainer.default_root_dir) / SPLITS_FILE
             write_membership_splits(path, self._parts, self.seed)
+        if stage == "predict":
+            asked = "questioned" in self.sources
+            self._sets["questioned"] = (
+                self._all_images("questioned") if asked else self.images_of("target_test")
+            )
+            return
         if stage in ("fit", "validate"):
             train = "pool" if self.part == "pool" else f"{self.part}_train"
             held_out = "target_test" if self.part == "target" else "shadow_test"
         else:
-            # An attack is fitted before the images that it is judged on are looked at.
             train, held_out = "target_train", "target_test"
         if stage != "predict":
             self._sets |= {
@@ -183,6 +192,15 @@ class MembershipSplits(PretrainingDataModule):
                 f"'{missing[0]}'"
             )
         return everything.subset([index[identifier] for identifier in part.identifiers])
+
+    def predict_dataloader(self) -> ResumableLoader:
+        """The questioned images, in order."""
+        return self._loader("questioned")
+
+    @property
+    def questioned_identifiers(self) -> list[str]:
+        """Name of each questioned image, in order."""
+        return self._sets["questioned"].identifiers
 
     def attacker_loaders(self) -> AttackerLoaders:
         """What the attack learns from."""
