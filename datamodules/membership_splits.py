@@ -81,6 +81,8 @@ class MembershipSplits(PretrainingDataModule):
         downstream_source: Another labelled dataset for baseline A (CINIC-10 in the paper).
         questioned: Images of which ``predict`` asks whether the target was trained on them; nothing
             is learned from them. By default the target's test images.
+        passes_per_epoch: How often an epoch of the trainer goes through the training images: what an
+            epoch costs beside its steps then weighs less on small sets.
         splits: A ``membership_splits.json`` of an earlier stage: the same parts. Then sizes and
             seed do not choose images.
         batch_size: Images in a batch.
@@ -104,6 +106,7 @@ class MembershipSplits(PretrainingDataModule):
         members: ImageDataModule | None = None,
         downstream_source: ImageDataModule | None = None,
         questioned: ImageDataModule | None = None,
+        passes_per_epoch: int = 1,
         splits: str | None = None,
         batch_size: int = 64,
         num_val: int | None = 1000,
@@ -113,8 +116,8 @@ class MembershipSplits(PretrainingDataModule):
         seed: int = 0,
     ) -> None:
         super().__init__(source, batch_size, num_val, in_memory, memory_limit, drop_last, seed)
-        if num_shadows < 1:
-            raise InputError(f"num_shadows must be at least 1, got {num_shadows}")
+        if min(num_shadows, passes_per_epoch) < 1:
+            raise InputError("num_shadows and passes_per_epoch must be at least 1")
         self.shadow_names = [f"shadow_{number}" for number in range(1, num_shadows + 1)]
         if part not in (allowed := ["target", *self.shadow_names, "pool"]):
             raise InputError(f"part must be one of {', '.join(allowed)}, got '{part}'")
@@ -128,6 +131,7 @@ class MembershipSplits(PretrainingDataModule):
         self.sources = {name: module for name, module in given.items() if module is not None}
         self.part = part
         self.sizes = sizes
+        self.passes_per_epoch = passes_per_epoch
         self.splits = splits
         self._parts: dict[str, Part] | None = None
         self._everything: dict[str, ImageSet] = {}
@@ -192,6 +196,12 @@ class MembershipSplits(PretrainingDataModule):
                 f"'{missing[0]}'"
             )
         return everything.subset([index[identifier] for identifier in part.identifiers])
+
+    def train_dataloader(self) -> ResumableLoader:
+        """Training images of the chosen part, in another order each epoch."""
+        members = self._sets["members"]
+        self._sets["training"] = members.subset([*range(len(members))] * self.passes_per_epoch)
+        return self._loader("training", shuffle=True, drop_last=self.drop_last)
 
     def predict_dataloader(self) -> ResumableLoader:
         """The questioned images, in order."""
