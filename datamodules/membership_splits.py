@@ -79,10 +79,10 @@ class MembershipSplits(PretrainingDataModule):
         members: Another dataset whose images are the target's training images: then ``source``
             holds images that the target surely never saw.
         downstream_source: Another labelled dataset for baseline A (CINIC-10 in the paper).
-        questioned: Images of which ``predict`` asks whether the target was trained on them; nothing
-            is learned from them. By default the target's test images.
-        passes_per_epoch: How often an epoch of the trainer goes through the training images: what an
-            epoch costs beside its steps then weighs less on small sets.
+        questioned: Images of which ``predict`` asks whether the target was trained on them;
+            nothing is learned from them. By default the target's test images.
+        passes_per_epoch: How often an epoch of the trainer goes through the training images: on
+            small sets, what an epoch costs beside its steps then weighs less.
         splits: A ``membership_splits.json`` of an earlier stage: the same parts. Then sizes and
             seed do not choose images.
         batch_size: Images in a batch.
