@@ -1,6 +1,7 @@
 """Command line of Afterimage: stages as Lightning subcommands, and tools around them."""
 
 import os
+import signal
 import sys
 import warnings
 
@@ -9,6 +10,15 @@ from artifacts.errors import InputError
 # Threads that wait for work without spinning: a loaded machine slows down in proportion only, and
 # an idle one loses nothing. OpenMP reads this when torch is first imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
+def _leave_signals_to_the_parent() -> None:
+    """Signals of a scheduler are for the run, not for the workers that load its data."""
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+os.register_at_fork(after_in_child=_leave_signals_to_the_parent)
 
 DESCRIPTION = """Afterimage: what does a trained vision model give away about its training images?
 
@@ -21,6 +31,7 @@ stages (LightningCLI), each with --config FILE, --help and --print_config:
 tools:
   pipeline    run the stages of a config in order, skip finished ones, resume
   report      write one self-contained HTML page about finished stages
+  table       gather the numbers of many runs, averaged over seeds
 
 options:
   --debug     on an error, show the whole traceback
@@ -42,9 +53,16 @@ def dispatch(args: list[str]) -> None:
         from commands.report import report
 
         run_tool(report, args[1:])
+    elif command == "table":
+        from commands.cli import run_tool
+        from commands.table import table
+
+        run_tool(table, args[1:])
     elif command in ("fit", "validate", "test", "predict"):
         from commands.cli import AfterimageCLI
 
+        # A run on several devices starts its other processes with these words.
+        sys.argv = [__file__, *args]
         AfterimageCLI(args)
     else:
         raise InputError(f"unknown command '{command}'; try: python main.py --help")

@@ -1,5 +1,6 @@
 """Named tensors in one safetensors file, with a schema that reading checks."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -53,6 +54,11 @@ MEMBERSHIP_SCORES = Schema(
     shapes={"members": "a m", "non_members": "a n", "thresholds": "a"},
     made_by="`python main.py pipeline --config configs/quickstart/membership.yaml` makes one",
 )
+EMBEDDINGS = Schema(
+    kind="embeddings",
+    shapes={"embeddings": "N D"},
+    made_by="delete it, and the next run computes it again",
+)
 
 
 def package_version() -> str:
@@ -104,6 +110,16 @@ def _with_sorted_header(content: bytes) -> bytes:
     text = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text + content[8 + size :]
+
+
+def sha256_of_tensors(tensors: Mapping[str, Tensor]) -> str:
+    """The SHA-256 of names, shapes, dtypes and values, in order of names, as 64 hex digits."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        value = tensors[name].detach().cpu().contiguous()
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        digest.update(value.view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def read_tensors(path: str | Path, schema: Schema) -> tuple[dict[str, Tensor], dict[str, str]]:

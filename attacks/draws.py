@@ -53,6 +53,7 @@ class Draws:
 
     Attributes:
         learning_rate: (R,).
+        init_std: (R,).
         lambda_min: (R,).
         relu_alpha: (R,).
         candidates: Starting candidates (R, m, D).
@@ -60,6 +61,7 @@ class Draws:
     """
 
     learning_rate: Tensor
+    init_std: Tensor
     lambda_min: Tensor
     relu_alpha: Tensor
     candidates: Tensor
@@ -87,7 +89,7 @@ def sample_draws(
 
 def _sample_draw(
     ranges: DrawRanges, seed: int, index: int, num_candidates: int, dimension: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, ...]:
     state = int(np.random.SeedSequence([seed, index]).generate_state(1, np.uint64)[0] >> 1)
     generator = torch.Generator().manual_seed(state)
 
@@ -104,7 +106,7 @@ def _sample_draw(
     start = torch.randn(num_candidates, dimension, generator=generator, dtype=torch.float32)
     candidates = init_std * start
     multipliers = uniform(*ranges.multiplier_init, size=(num_candidates,))
-    return learning_rate, lambda_min, relu_alpha, candidates, multipliers
+    return learning_rate, init_std, lambda_min, relu_alpha, candidates, multipliers
 
 
 def balanced_labels(num_candidates: int, num_outputs: int) -> Tensor:

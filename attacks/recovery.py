@@ -32,6 +32,20 @@ class Matches:
         similarity, index = nearest_by_cosine(samples, vectors)
         return cls(samples, vectors[index], similarity)
 
+    def closest(self, top: int = 40) -> Tensor:
+        """The samples that are matched best, best first: indices (min(top, n),).
+
+        This is how section 3.3 chooses what to invert, and it needs the training set: evaluation,
+        which no attack does.
+        """
+        return self.similarity.argsort(descending=True, stable=True)[:top]
+
+    def norm_ratio(self) -> Tensor:
+        """Norm of each sample's match over that of the sample (n,) (A.1, Fig. 10b)."""
+        tiny = torch.finfo(self.samples.dtype).tiny
+        ratio: Tensor = self.nearest.norm(dim=1) / self.samples.norm(dim=1).clamp_min(tiny)
+        return ratio
+
 
 @dataclass(frozen=True)
 class Recovery:

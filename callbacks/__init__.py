@@ -3,6 +3,7 @@
 from callbacks.attackability_writer import AttackabilityWriter
 from callbacks.candidate_writer import CandidateWriter
 from callbacks.encoder_writer import EncoderWriter
+from callbacks.draw_hyperparameters import DrawHyperparameters
 from callbacks.last_checkpoint import LastCheckpoint
 from callbacks.mae_pictures import MAEPictures
 from callbacks.membership_score_writer import MembershipScoreWriter
@@ -15,6 +16,7 @@ __all__ = [
     "AttackabilityWriter",
     "CandidateWriter",
     "EncoderWriter",
+    "DrawHyperparameters",
     "LastCheckpoint",
     "MAEPictures",
     "MembershipScoreWriter",

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import lightning as L
-import torch
 
 from artifacts.errors import InputError
 from artifacts.tensors import CANDIDATES, write_tensors
@@ -17,7 +16,7 @@ class CandidateWriter(L.Callback):
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Writes the file on the first process, also when a finished run is only continued."""
         assert isinstance(pl_module, CandidateSearch)
-        if not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]
+        if trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
         done = trainer.global_step * pl_module.iterations_per_step
         if trainer.global_step < pl_module.num_steps:
@@ -25,11 +24,18 @@ class CandidateWriter(L.Callback):
                 f"the search stopped after {done} of {pl_module.iterations} iterations and writes "
                 "no candidates; run it again without the trainer's limits to continue"
             )
+        result = pl_module.result()  # Processes put their draws together.
+        if not trainer.is_global_zero:
+            return
         path = Path(trainer.default_root_dir) / "candidates.safetensors"
-        diverged = torch.nonzero(pl_module.diverged).squeeze(1).tolist()
-        metadata = provenance(trainer, seed=pl_module.seed, diverged_draws=diverged)
-        write_tensors(path, CANDIDATES, pl_module.result(), metadata)
-        pl_module.print(
-            f"{pl_module.num_draws - len(diverged)} draws of {pl_module.num_candidates} "
-            f"candidates are in {path}"
+        kept = result["draw"].tolist()
+        metadata = provenance(
+            trainer,
+            seed=pl_module.seed,
+            first_draw=pl_module.first_draw,
+            num_draws=pl_module.num_draws,
+            part=pl_module.part,
+            diverged_draws=[draw for draw in pl_module.draws_of_part if draw not in kept],
         )
+        write_tensors(path, CANDIDATES, result, metadata)
+        pl_module.print(f"{len(kept)} draws of {pl_module.num_candidates} candidates are in {path}")

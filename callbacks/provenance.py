@@ -1,25 +1,32 @@
 """Where an artifact comes from, as its metadata say."""
 
-from pathlib import Path
+import hashlib
+import json
+from typing import Any
 
 import lightning as L
+import yaml
 from lightning.pytorch.cli import SaveConfigCallback
-
-from artifacts.files import sha256_of_file
 
 
 def provenance(trainer: L.Trainer, **facts: object) -> dict[str, str]:
     """Metadata of an artifact that a stage writes.
 
     Args:
-        trainer: The stage's trainer; its run directory holds the saved config.
+        trainer: The stage's trainer.
         facts: Further entries, turned into strings.
 
     Returns:
-        ``config_sha256`` of the stage's saved config (empty if none was saved), and the facts.
+        ``config_sha256``, a hash of what in the stage's config decides the result: seed, model and
+        data, but not where, on how many devices, or in how many parts it runs (empty if the stage
+        was not started from a config); and the facts.
     """
     digest = ""
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(callback, SaveConfigCallback):
-            digest = sha256_of_file(Path(trainer.default_root_dir) / callback.config_filename)
+            config = yaml.safe_load(callback.parser.dump(callback.config, skip_none=False))
+            decisive = {name: config.get(name) for name in ("seed_everything", "model", "data")}
+            model: dict[str, Any] = decisive["model"] or {}
+            model.get("init_args", {}).pop("part", None)
+            digest = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
     return {"config_sha256": digest, **{name: str(value) for name, value in facts.items()}}

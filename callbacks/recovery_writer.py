@@ -38,6 +38,9 @@ class RecoveryWriter(L.Callback):
             "similarity_against_margin": figures.margin_scatter(
                 tensors["similarity"], tensors["margin"], tensors["labels"]
             ),
+            "norms": figures.norm_comparison(
+                tensors["similarity"], tensors["sample_norm"], tensors["candidate_norm"]
+            ),
         }
         if "residual_history" in tensors:
             drawn["residual"] = figures.residual_curves(tensors["residual_history"])
@@ -47,6 +50,12 @@ class RecoveryWriter(L.Callback):
             )
             with atomic_path(root / "reconstructions.png") as temporary:
                 temporary.write_bytes(figures.png_bytes(drawn["reconstructions"]))
+        if "ssim" in tensors:
+            drawn["ssim"] = figures.ssim_scatter(tensors["similarity"], tensors["ssim"])
+        if "closest_photo" in tensors:
+            drawn["photos"] = figures.photo_grid(
+                tensors["closest_photo"], tensors["closest_similarity"]
+            )
         for logger in trainer.loggers:
             if isinstance(logger, TensorBoardLogger):
                 for name, figure in drawn.items():

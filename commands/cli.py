@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 import lightning as L
 import yaml
 from jsonargparse import Namespace
+from lightning.fabric.plugins import ClusterEnvironment
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
@@ -18,7 +19,16 @@ from artifacts.checkpoints import AtomicCheckpointIO
 from artifacts.errors import InputError
 from artifacts.files import require_writable_directory
 from artifacts.weights import read_checkpoint
+from callbacks.config_writer import ConfigWriter
 from callbacks.last_checkpoint import LastCheckpoint
+from callbacks.peak_memory import PeakMemory
+from commands.cluster import (
+    cluster_environment,
+    group_of_processes,
+    refuse_hpc_checkpoints,
+    require_one_run,
+    was_requeued,
+)
 
 
 class Parser(LightningArgumentParser):
@@ -66,8 +76,8 @@ class AfterimageCLI(LightningCLI):
             args=args,
             parser_class=Parser,
             parser_kwargs={"prog": "python main.py"},
-            # A stage that is run again, by hand or by a scheduler, writes its config again.
-            save_config_kwargs={"overwrite": True},
+            save_config_callback=ConfigWriter,
+            save_config_kwargs={"save_to_log_dir": False},
             seed_everything_default=0,
             auto_configure_optimizers=False,
             # With it, a checkpoint would name a function to call when loaded: not from strangers.
@@ -99,13 +109,16 @@ class AfterimageCLI(LightningCLI):
         name = "config.yaml" if self.subcommand == "fit" else f"config_{self.subcommand}.yaml"
         self.save_config_kwargs["config_filename"] = name
         trainer = self._get(self.config, "trainer")
+        root = trainer.get("default_root_dir") or "."
         if not trainer.get("fast_dev_run"):
-            require_writable_directory(trainer.get("default_root_dir") or ".")
+            require_writable_directory(root)
+        refuse_hpc_checkpoints(root)
 
     def instantiate_classes(self) -> None:
         """Builds module, data module and trainer; what a constructor refuses comes through."""
         try:
             super().instantiate_classes()
+            require_one_run(self.trainer)
         except InputError:
             raise
         except (ValueError, MisconfigurationException) as error:
@@ -117,6 +130,8 @@ class AfterimageCLI(LightningCLI):
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
         """Finds ``ckpt_path: last`` in the run directory; loads no checkpoint by unpickling."""
         kwargs = super()._prepare_subcommand_kwargs(subcommand)
+        if subcommand == "fit" and kwargs.get("ckpt_path") is None and was_requeued():
+            kwargs["ckpt_path"] = "last"
         if kwargs.get("ckpt_path") == "last":
             root = Path(self.trainer.default_root_dir)
             last = root / "checkpoints" / "last.ckpt"
@@ -152,7 +167,8 @@ class AfterimageCLI(LightningCLI):
     def _run_subcommand(self, subcommand: str) -> None:
         """Runs the stage; what the trainer refuses is the user's to mend."""
         try:
-            super()._run_subcommand(subcommand)
+            with group_of_processes():
+                super()._run_subcommand(subcommand)
         except RuntimeError as error:
             if "loading state_dict" not in str(error):
                 raise
@@ -175,10 +191,15 @@ class AfterimageCLI(LightningCLI):
         wants_checkpoints = config.get("enable_checkpointing") in (None, True)
         if wants_checkpoints and not any(isinstance(c, ModelCheckpoint) for c in callbacks):
             callbacks.append(LastCheckpoint())
-        kwargs["callbacks"] = callbacks
+        kwargs["callbacks"] = [*callbacks, PeakMemory()]
         plugins = config.get("plugins") or []
         plugins = plugins if isinstance(plugins, list) else [plugins]
         kwargs["plugins"] = [*plugins, AtomicCheckpointIO()]
+        if not any(isinstance(plugin, ClusterEnvironment) for plugin in plugins):
+            kwargs["plugins"].append(cluster_environment())
+        strategy = getattr(self.model, "ddp_strategy", None)
+        if strategy is not None and config.get("strategy") == "ddp":
+            kwargs["strategy"] = strategy()
         return super().instantiate_trainer(**kwargs)
 
 

@@ -3,16 +3,18 @@
 import hashlib
 import itertools
 import json
+import re
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from artifacts.errors import InputError
 from artifacts.files import read_json, require_file, sha256_of_file, write_json
 from artifacts.tensors import package_version
+from commands.scale import Scale
 
 
 @dataclass
@@ -26,12 +28,13 @@ class Stage:
         command: The subcommand of ``main.py``.
         config: Config files, later ones over earlier ones.
         inputs: Option name to file, relative to the pipeline's directory: what earlier stages
-            made. A changed input makes the stage run again.
+            made; ``<name>`` in it stands for anything, and all such files count. A changed input
+            makes the stage run again.
         outputs: Files, relative to the stage's directory, that exist when it is complete.
         options: Further options.
     """
 
-    command: Literal["fit", "validate", "test", "predict", "report"]
+    command: Literal["fit", "validate", "test", "predict", "report", "table"]
     config: list[str] = field(default_factory=list)
     inputs: dict[str, str] = field(default_factory=dict)
     outputs: list[str] = field(default_factory=list)
@@ -42,6 +45,7 @@ def pipeline(
     run: str,
     stages: dict[str, Stage],
     grid: dict[str, list[Any]] | None = None,
+    scale: Scale | None = None,
     *,
     dispatch: Callable[[list[str]], None],
 ) -> None:
@@ -56,6 +60,7 @@ def pipeline(
         grid: Values by name. All stages are run for each combination of them, with ``{name}``
             replaced by its value in stage names and settings; a stage whose name holds none of
             the names is run once.
+        scale: A smaller form of the experiment; it has a run directory of its own.
         dispatch: Runs a command line.
 
     Raises:
@@ -64,7 +69,14 @@ def pipeline(
     """
     if not stages:
         raise InputError("the pipeline has no stages; give a config: --config FILE")
+    if scale is not None:
+        run, grid = f"{run}_{scale.name}", scale.scaled_grid(grid or {})
     stages = expand_grid(stages, grid or {})
+    if scale is not None:
+        stages = {
+            name: replace(stage, config=scale.scaled_configs(stage.config))
+            for name, stage in stages.items()
+        }
     for number, (name, stage) in enumerate(stages.items(), start=1):
         directory = Path(run) / name
         state = _state(Path(run), directory, stage)
@@ -97,7 +109,8 @@ def expand_grid(stages: dict[str, Stage], grid: dict[str, list[Any]]) -> dict[st
         grid: Values by name.
 
     Returns:
-        Stage by name: those of the first combination, in order, then those of the next.
+        Stage by name: those of the first combination, in order, then those of the next; last the
+        stages at the end whose names hold none of the grid's.
 
     Raises:
         InputError: Two stages of one name differ, or a name or a value list cannot be used.
@@ -105,17 +118,19 @@ def expand_grid(stages: dict[str, Stage], grid: dict[str, list[Any]]) -> dict[st
     if {"run", "stage"} & set(grid) or not all(grid.values()):
         raise InputError("a grid has names other than 'run' and 'stage', each with some values")
     expanded: dict[str, Stage] = {}
+    repeated_names = [name for name in stages if _filled(name, dict.fromkeys(grid, "")) != name]
+    last = list(stages)[list(stages).index(repeated_names[-1]) + 1 :] if repeated_names else []
     for combination in itertools.product(*grid.values()):
         values = dict(zip(grid, combination, strict=True))
         for name, stage in stages.items():
             filled = _filled(name, values)
             repeated = Stage(**_filled(vars(stage), values))
-            if expanded.setdefault(filled, repeated) != repeated:
+            if name not in last and expanded.setdefault(filled, repeated) != repeated:
                 raise InputError(
                     f"the grid makes different stages named '{filled}': put the names that they "
                     "use into the stage's name"
                 )
-    return expanded
+    return expanded | {name: stages[name] for name in last}
 
 
 def _filled(value: Any, values: dict[str, Any]) -> Any:  # noqa: ANN401 - any YAML value
@@ -142,18 +157,24 @@ def _state(run: Path, directory: Path, stage: Stage) -> dict[str, Any]:
     """What decides a stage's result, as hashes."""
     for path in stage.config:
         require_file(path, what="config file", made_by="check the pipeline's 'config' entries")
-    files = {
-        name: require_file(run / path, what=f"input {name}", made_by="an earlier stage makes it")
-        for name, path in stage.inputs.items()
-    }
     description = {
         "command": _command_line(run, directory, stage),
         "configs": [sha256_of_file(path) for path in stage.config],
-        "inputs": {name: sha256_of_file(path) for name, path in files.items()},
+        "inputs": {name: _digest(run, name, path) for name, path in stage.inputs.items()},
         "package_version": package_version(),
     }
     digest = hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()
     return {"fingerprint": digest, **description}
+
+
+def _digest(run: Path, name: str, path: str) -> str | dict[str, str]:
+    """Hash of an input, or of each file that a pattern with ``<name>`` stands for."""
+    if "<" in path:
+        matches = sorted(run.glob(re.sub(r"<\w+>", "*", path)))
+        return {str(match.relative_to(run)): sha256_of_file(match) for match in matches}
+    return sha256_of_file(
+        require_file(run / path, what=f"input {name}", made_by="an earlier stage makes it")
+    )
 
 
 def _status(
@@ -176,7 +197,7 @@ def _command_line(run: Path, directory: Path, stage: Stage) -> list[str]:
     words: list[str] = [stage.command]
     for path in stage.config:
         words += ["--config", path]
-    if stage.command != "report":
+    if stage.command not in ("report", "table"):
         words.append(f"--trainer.default_root_dir={directory}")
     words += [f"--{name}={run / path}" for name, path in stage.inputs.items()]
     for name, value in stage.options.items():

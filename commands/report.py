@@ -123,10 +123,27 @@ def _pictures(tensors: dict[str, Tensor]) -> list[Picture]:
             tensors["train_images"], tensors["recovered_images"], tensors["similarity"]
         )
         drawn.append((grid, "Each training image above its nearest candidate, most similar first."))
+    if "closest_photo" in tensors:
+        grid = figures.photo_grid(tensors["closest_photo"], tensors["closest_similarity"])
+        drawn.append(
+            (
+                grid,
+                "Originals of the training images whose embeddings the attack came closest to, and "
+                "how close. They are not recovered images: those take an inversion.",
+            )
+        )
     scatter = figures.margin_scatter(tensors["similarity"], tensors["margin"], tensors["labels"])
     drawn.append((scatter, "Samples near the decision boundary shape the weights most."))
     histogram = figures.similarity_histogram(tensors["similarity"], tensors["held_out_similarity"])
     drawn.append((histogram, "Similarity to the nearest candidate: training and held-out samples."))
+    if "sample_norm" in tensors:
+        norms = figures.norm_comparison(
+            tensors["similarity"], tensors["sample_norm"], tensors["candidate_norm"]
+        )
+        drawn.append((norms, "A candidate's norm is arbitrary; only its direction is recovered."))
+    if "ssim" in tensors:
+        pairs = figures.ssim_scatter(tensors["similarity"], tensors["ssim"])
+        drawn.append((pairs, "Does cosine similarity tell which images look alike?"))
     if "residual_history" in tensors:
         curves = figures.residual_curves(tensors["residual_history"])
         drawn.append((curves, "How far each draw is from solving the stationarity equations."))

@@ -5,6 +5,7 @@ from datamodules.cifar import CIFAR10DataModule, CIFAR100DataModule
 from datamodules.cinic10 import CINIC10DataModule
 from datamodules.digit_images import DigitImagesDataModule
 from datamodules.digits import DigitsDataModule
+from datamodules.embeddings import EmbeddingsDataModule
 from datamodules.food101 import Food101DataModule
 from datamodules.image_data import ImageDataModule
 from datamodules.image_folder import ImageFolderDataModule
@@ -21,6 +22,7 @@ __all__ = [
     "CandidatesDataModule",
     "DigitImagesDataModule",
     "DigitsDataModule",
+    "EmbeddingsDataModule",
     "FashionMNISTDataModule",
     "Food101DataModule",
     "INaturalistDataModule",

@@ -15,7 +15,7 @@ from artifacts.splits import Part, Split, read_split, write_split
 from datamodules.image_files import MAX_PIXELS
 from datamodules.image_sets import ImageCollection, ImageSet
 from datamodules.sampling import Drawing
-from datamodules.tasks import first_classes, make_task, resolve_task
+from datamodules.tasks import make_task, resolve_task
 
 # Part of the key of what is computed from images: change it when their pixels change.
 PREPROCESSING = "shorter side bicubic antialiased, centre crop, 8 bits, version 1"
@@ -36,7 +36,7 @@ class ImageDataModule(L.LightningDataModule):
         task: A named task of the dataset (see ``datamodules/tasks``), a list of classes, or named
             groups of classes that share a label. Two labels are +1 (the first) and -1, more of
             them 0, 1, 2, … By default every class has its own label.
-        num_classes: Only the first so many classes of the list.
+        num_classes: Only the first so many labels of the task, or classes of the dataset.
         num_train: Number of training images, drawn at random. By default all.
         num_test: Number of test images, drawn at random. By default all.
         balanced: Draw equally many images of each label.
@@ -156,8 +156,7 @@ class ImageDataModule(L.LightningDataModule):
             task = resolve_task(self.name, self.task, self.num_classes)
         collection = self._read(task.names if task else None)
         if task is None:
-            number = len(collection.classes) if self.num_classes is None else self.num_classes
-            task = make_task(first_classes(collection.classes, number))
+            task = make_task(collection.classes, self.num_classes)
         try:
             labels, has_label = task.labels(collection.classes, collection.targets)
             train, test = self.drawing.draw(labels, has_label, collection.held_out)

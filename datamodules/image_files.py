@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 # Formats of photographs. Others that Pillow knows start programs (EPS) or hold no single picture.
-FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 # Pillow warns above this; 256 MiB as RGB.
 MAX_PIXELS = 89_478_485
@@ -55,7 +55,7 @@ def read_image(
     try:
         with Image.open(path, formats=FORMATS) as image:
             require_pixels(path, image.size, max_pixels)
-            # MPO is a JPEG with a second picture for depth or brightness behind it.
+            # MPO, which the JPEG reader opens too, has a second picture behind the photograph.
             if image.format != "MPO" and getattr(image, "is_animated", False):
                 raise InputError(
                     f"{path} is an animation or has several pages; save one picture of it"

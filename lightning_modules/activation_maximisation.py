@@ -31,6 +31,7 @@ class ActivationMaximisation(CandidateSearch):
         space: ``"full"`` searches all D dimensions as the paper does, ``"auto"`` the row space of
             the first layer when its singular values show one.
         seed: Seed of the draws.
+        part: Which part of the draws this run searches: ``"0/3"`` is every third from the first.
         iterations_per_step: Iterations in one step of the trainer, between two progress updates.
 
     Raises:
@@ -48,6 +49,7 @@ class ActivationMaximisation(CandidateSearch):
         optimizer: Literal["adam", "sgd"] = "adam",
         space: Literal["auto", "full"] = "full",
         seed: int = 0,
+        part: str = "0/1",
         iterations_per_step: int = 50,
     ) -> None:
         super().__init__(
@@ -67,6 +69,7 @@ class ActivationMaximisation(CandidateSearch):
             optimizer=optimizer,
             space=space,
             seed=seed,
+            part=part,
         )
         self.save_hyperparameters()
 
@@ -81,8 +84,8 @@ class ActivationMaximisation(CandidateSearch):
         """KKT residual with the multipliers that the loss implies (R,)."""
         return implied_multipliers(self._layers, self.candidates, self.labels)[1]
 
-    def judge(self, keep: Tensor) -> dict[str, Tensor]:
+    def judge(self) -> dict[str, Tensor]:
         """The multipliers that the loss implies, and their residual."""
-        candidates = self.candidates[keep]
-        multipliers, residual = implied_multipliers(self.probe_layers(), candidates, self.labels)
+        layers = self.probe_layers()
+        multipliers, residual = implied_multipliers(layers, self.candidates, self.labels)
         return {"multipliers": multipliers, "residual": residual}

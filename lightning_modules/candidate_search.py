@@ -1,7 +1,7 @@
 """What attacks on a probe share: draws of candidates, and the loop that improves them."""
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ from artifacts.files import sha256_of_file
 from attacks.draws import DrawRanges, Draws, Range, balanced_labels, sample_draws
 from attacks.optimizers import DrawwiseAdam, DrawwiseSGD
 from attacks.row_space import row_space
+from lightning_modules.sharding import IndependentRanks, gather, parse_part
 from lightning_modules.victim import load_probe
 
 MatmulPrecision = Literal["highest", "high", "medium"]
@@ -28,6 +29,9 @@ class CandidateSearch(L.LightningModule):
     A subclass says what is minimised (:meth:`set_gradients`), what else than candidates is
     searched for (:meth:`add_unknowns`), and how results are judged (:meth:`judge`). No argument
     can bring training data in: the probe's weights are all an attack sees.
+
+    Draws are spread over the processes of a run (``--trainer.strategy=ddp``), which exchange no
+    gradients; checkpoints and results hold all draws, whatever the number of processes.
 
     Args:
         probe: The attacked probe: a checkpoint, or a file with a state dict of linear layers.
@@ -41,6 +45,7 @@ class CandidateSearch(L.LightningModule):
         space: ``"auto"`` or ``"full"``, see :class:`~lightning_modules.KKTReconstruction`.
         seed: Seed of the draws.
         first_draw: Index of the first draw.
+        part: Which part of the draws to search, such as ``"0/3"``: every third from the first.
         matmul_precision: Precision of float32 matrix products.
         needs_hidden_layer: Refuse a linear probe.
 
@@ -48,9 +53,14 @@ class CandidateSearch(L.LightningModule):
         InputError: A number or range makes no sense.
     """
 
+    # What the CLI makes of --trainer.strategy=ddp.
+    ddp_strategy = IndependentRanks
+
     candidates: nn.Parameter
+    draw: Tensor
     labels: Tensor
     rates: Tensor
+    init_std: Tensor
     basis: Tensor | None
     diverged: Tensor
     history: Tensor
@@ -68,6 +78,7 @@ class CandidateSearch(L.LightningModule):
         space: Literal["auto", "full"],
         seed: int,
         first_draw: int = 0,
+        part: str = "0/1",
         matmul_precision: MatmulPrecision = "highest",
         needs_hidden_layer: bool = False,
     ) -> None:
@@ -91,6 +102,12 @@ class CandidateSearch(L.LightningModule):
         self.space = space
         self.seed = seed
         self.first_draw = first_draw
+        self.part = part
+        part_index, self.num_parts = parse_part(part)
+        if self.num_parts > num_draws:
+            raise InputError(f"{num_draws} draws cannot be split into {self.num_parts} parts")
+        draws = range(first_draw, first_draw + num_draws)
+        self.draws_of_part = draws[part_index :: self.num_parts]
         self.matmul_precision = matmul_precision
         self.needs_hidden_layer = needs_hidden_layer
         self.num_steps = -(-iterations // self.iterations_per_step)
@@ -120,11 +137,11 @@ class CandidateSearch(L.LightningModule):
         """Relative KKT residual (R,) of every draw, from its loss (R,) or anew."""
 
     @abstractmethod
-    def judge(self, keep: Tensor) -> dict[str, Tensor]:
-        """What the result says about the draws in the mask ``keep`` (R,), K of them.
+    def judge(self) -> dict[str, Tensor]:
+        """What the result says about the draws.
 
         Returns:
-            At least ``multipliers`` (K, m) and ``residual`` (K,), the relative KKT residual of the
+            At least ``multipliers`` (R, m) and ``residual`` (R,), the relative KKT residual of the
             probe's own weights.
         """
 
@@ -154,14 +171,22 @@ class CandidateSearch(L.LightningModule):
                 else f"the search is in the {dimension} of {probe.in_features} dimensions that "
                 "stand out of the first layer's weights: the span of the training data"
             )
-        indices = range(self.first_draw, self.first_draw + self.num_draws)
+        trainer = self._trainer
+        world, rank = (1, 0) if trainer is None else (trainer.world_size, trainer.global_rank)
+        indices = self.draws_of_part[rank::world]
         draws = sample_draws(self.ranges, self.seed, indices, self.num_candidates, dimension)
         self.candidates = nn.Parameter(draws.candidates)
         self.add_unknowns(draws)
-        for name, tensor in (("labels", labels), ("rates", draws.learning_rate), ("basis", basis)):
+        for name, tensor in (
+            ("draw", torch.tensor(indices)),
+            ("labels", labels),
+            ("rates", draws.learning_rate),
+            ("init_std", draws.init_std),
+            ("basis", basis),
+        ):
             self.register_buffer(name, tensor, persistent=False)
-        self.register_buffer("diverged", torch.zeros(self.num_draws, dtype=torch.bool))
-        self.register_buffer("history", torch.zeros(self.num_steps, self.num_draws))
+        self.register_buffer("diverged", torch.zeros(len(indices), dtype=torch.bool))
+        self.register_buffer("history", torch.zeros(self.num_steps, len(indices)))
         self.probe = probe
         self._configured = True
 
@@ -169,14 +194,17 @@ class CandidateSearch(L.LightningModule):
         """Tells the trainer how many steps there are.
 
         Raises:
-            InputError: A data module was given.
+            InputError: A data module was given, or the trainer's options do not fit.
         """
         if getattr(self.trainer, "datamodule", None) is not None:
             raise InputError("the attack takes no data: leave out --data")
-        if self.trainer.world_size > 1:
+        world = self.trainer.world_size
+        if world > 1 and not isinstance(self.trainer.strategy, self.ddp_strategy):
+            raise InputError("several devices share the draws only with --trainer.strategy=ddp")
+        if world > len(self.draws_of_part):
             raise InputError(
-                "the draws of one run are not split over devices; split them over runs with "
-                "model.first_draw, each with --trainer.devices=1"
+                f"{len(self.draws_of_part)} draws cannot be shared by {world} processes; "
+                "lower trainer.devices or raise model.num_draws"
             )
         if self.trainer.precision not in ("32-true", "64-true", "bf16-true"):
             raise InputError(
@@ -235,15 +263,22 @@ class CandidateSearch(L.LightningModule):
         with torch.no_grad():
             residual = self.residuals(loss)
         self.history[self.current_epoch] = residual
-        alive = residual[~self.diverged]
-        if len(alive) == 0:
+        diverged = self.of_all_draws(self.diverged)
+        alive = self.of_all_draws(residual)[~diverged]
+        # A part of a sweep may diverge as a whole; what the other parts found still counts.
+        if len(alive) == 0 and self.num_parts == 1:
             raise InputError(
                 f"all {self.num_draws} draws diverged by iteration {last}; "
                 "lower the range of model.learning_rate"
             )
-        self.log("residual/best", alive.min(), prog_bar=True, batch_size=1)
-        self.log("residual/median", alive.median(), prog_bar=True, batch_size=1)
-        self.log("draws/diverged", self.diverged.float().sum(), batch_size=1)
+        if len(alive) > 0:
+            self.log("residual/best", alive.min(), prog_bar=True, batch_size=1)
+            self.log("residual/median", alive.median(), prog_bar=True, batch_size=1)
+        self.log("draws/diverged", diverged.float().sum(), batch_size=1)
+
+    def of_all_draws(self, share: Tensor, dim: int = 0) -> Tensor:
+        """What all processes hold of the draws (along ``dim``), in the draws' order."""
+        return gather(share, len(self.draws_of_part), dim)
 
     def _zero_gradients_of_diverged(self) -> None:
         for unknown in self.unknowns():
@@ -265,7 +300,9 @@ class CandidateSearch(L.LightningModule):
             assert isinstance(optimizer, DrawwiseAdam | DrawwiseSGD)
             optimizer.reset_draws(fresh)
             self.diverged |= fresh
-            names = ", ".join(str(int(index)) for index in torch.nonzero(fresh).squeeze(1))
+        everywhere = torch.nonzero(self.of_all_draws(fresh)).squeeze(1).tolist()
+        if everywhere:
+            names = ", ".join(str(self.draws_of_part[index]) for index in everywhere)
             self.print(f"draw {names} diverged and is set aside")
 
     @torch.no_grad()
@@ -275,19 +312,23 @@ class CandidateSearch(L.LightningModule):
         Returns:
             For the draws that did not diverge: ``candidates`` (R, m, D) in the probe's
             standardised space, ``multipliers`` (R, m), ``labels`` (m,), ``residual`` (R,) relative
-            KKT residual of the probe's own weights, ``draw`` (R,) index of the draw, ``history``
+            KKT residual of the probe's own weights, ``draw`` (R,) index of the draw,
+            ``learning_rate`` (R,) and ``init_std`` (R,) that it was sampled with, ``history``
             (T, R) of :meth:`residuals`, and what else :meth:`judge` says. All of it in float32
             at least, whatever the precision of the search.
         """
-        keep = ~self.diverged
-        candidates = self.candidates[keep]
+        candidates = self.candidates
         found = {
             "candidates": candidates if self.basis is None else candidates @ self.basis,
-            "labels": self.labels,
-            "draw": torch.nonzero(keep).squeeze(1) + self.first_draw,
-            "history": self.history[:, keep],
-            **self.judge(keep),
+            "draw": self.draw,
+            "learning_rate": self.rates,
+            "init_std": self.init_std,
+            **self.judge(),
         }
+        keep = ~self.of_all_draws(self.diverged)
+        found = {name: self.of_all_draws(tensor)[keep] for name, tensor in found.items()}
+        found["history"] = self.of_all_draws(self.history, dim=1)[:, keep]
+        found["labels"] = self.labels
         # NumPy and SciPy, which later stages use, know no bfloat16.
         return {
             name: tensor.float() if tensor.dtype == torch.bfloat16 else tensor
@@ -295,8 +336,9 @@ class CandidateSearch(L.LightningModule):
         }
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Notes which probe is attacked."""
+        """Notes which probe is attacked, and holds the draws of all processes."""
         checkpoint["probe_sha256"] = sha256_of_file(self.probe_path)
+        self._map_draws(checkpoint, self.of_all_draws)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuses to continue a run that was started with other settings or another probe."""
@@ -312,6 +354,35 @@ class CandidateSearch(L.LightningModule):
                     f"the run to continue has {name}={saved[name]}, this one {name}={value}; "
                     "choose another trainer.default_root_dir, or delete the old one"
                 )
+        rank, world = self.trainer.global_rank, self.trainer.world_size
+
+        def own(draws: Tensor, dim: int = 0) -> Tensor:
+            return draws.movedim(dim, 0)[rank::world].movedim(0, dim)
+
+        self._map_draws(checkpoint, own)
+
+    def _map_draws(self, checkpoint: dict[str, Any], function: Callable[..., Tensor]) -> None:
+        """Applies ``function(tensor, dim)`` to all that a checkpoint holds of the draws."""
+        state = checkpoint["state_dict"]
+        searched = {id(unknown) for unknown in self.unknowns()}
+        names = [name for name, value in self.named_parameters() if id(value) in searched]
+        for name in (*names, "diverged"):
+            state[name] = function(state[name])
+        state["history"] = function(state["history"], dim=1)
+        # New dictionaries: those of a checkpoint being saved are the optimiser's own.
+        checkpoint["optimizer_states"] = [
+            {
+                "param_groups": [
+                    {**group, "lr": function(group["lr"])} for group in optimizer["param_groups"]
+                ],
+                # A count of steps, without dimensions, is common to all draws.
+                "state": {
+                    key: {n: function(v) if v.dim() > 0 else v for n, v in slot.items()}
+                    for key, slot in optimizer["state"].items()
+                },
+            }
+            for optimizer in checkpoint["optimizer_states"]
+        ]
 
 
 @contextmanager

@@ -47,6 +47,8 @@ class KKTReconstruction(CandidateSearch):
         seed: Seed of the draws.
         first_draw: Index of the first draw. A draw depends on the seed and its index alone, so a
             sweep can be split over runs.
+        part: Which part of the draws this run searches: ``"0/3"`` is every third from the first.
+            ``python main.py merge`` makes one file of all parts.
         iterations_per_step: Iterations in one step of the trainer, between two progress updates.
         multiplier_rate_is_absolute: ``multiplier_learning_rate`` is the rate itself, the same in
             every draw, as in the published code.
@@ -87,6 +89,7 @@ class KKTReconstruction(CandidateSearch):
         space: Literal["auto", "full"] = "auto",
         seed: int = 0,
         first_draw: int = 0,
+        part: str = "0/1",
         iterations_per_step: int = 50,
         multiplier_rate_is_absolute: bool = False,
         allow_linear: bool = False,
@@ -112,6 +115,7 @@ class KKTReconstruction(CandidateSearch):
             space=space,
             seed=seed,
             first_draw=first_draw,
+            part=part,
             matmul_precision=matmul_precision,
             needs_hidden_layer=not allow_linear,
         )
@@ -137,8 +141,7 @@ class KKTReconstruction(CandidateSearch):
     def learning_rates(self) -> list[Tensor]:
         """The draws' rates for the candidates, and those of the multipliers."""
         base = torch.ones_like(self.rates) if self.multiplier_rate_is_absolute else self.rates
-        draw = torch.arange(self.num_draws, device=self.rates.device) + self.first_draw
-        moves = {"none": draw >= 0, "odd": draw % 2 == 0, "all": draw < 0}
+        moves = {"none": self.draw >= 0, "odd": self.draw % 2 == 0, "all": self.draw < 0}
         return [self.rates, base * self.multiplier_learning_rate * moves[self.frozen_multipliers]]
 
     def solved_layers(self) -> list[tuple[Tensor, Tensor | None]]:
@@ -181,17 +184,22 @@ class KKTReconstruction(CandidateSearch):
         """Relative residual of the equations that are solved (R,)."""
         return relative_residual(loss, self._layers)
 
-    def judge(self, keep: Tensor) -> dict[str, Tensor]:
-        """Multipliers, and the residual of the probe's own weights under ``relu_alpha`` (K,)."""
+    def judge(self) -> dict[str, Tensor]:
+        """Multipliers, and the residual of the probe's own weights under ``relu_alpha`` (R,)."""
         layers = self.probe_layers()
-        multipliers, alpha = self.multipliers[keep], self._alpha_of_probe()[keep]
+        alpha = self._alpha_of_probe()
         loss = kkt_loss(
             layers,
-            self.candidates[keep],
-            multipliers,
+            self.candidates,
+            self.multipliers,
             self.labels,
             alpha,
             allow_linear=self.allow_linear,
         )
         residual = relative_residual(loss, layers)
-        return {"multipliers": multipliers, "residual": residual, "relu_alpha": alpha}
+        return {
+            "multipliers": self.multipliers,
+            "residual": residual,
+            "relu_alpha": alpha,
+            "lambda_min": self.lambda_min,
+        }

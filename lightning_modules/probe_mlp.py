@@ -25,7 +25,7 @@ class ProbeMLP(L.LightningModule):
     for them.
 
     Args:
-        in_features: Dimension D of an embedding.
+        in_features: Dimension D of an embedding; by default that of the data.
         hidden: Widths of the hidden layers.
         out_features: 1 for labels ±1 (logistic loss), else the number of classes (cross-entropy).
         bias: Which layers have a bias.
@@ -41,7 +41,7 @@ class ProbeMLP(L.LightningModule):
 
     def __init__(
         self,
-        in_features: int,
+        in_features: int | None = None,
         hidden: Sequence[int] = (500,),
         out_features: int = 1,
         bias: Bias = "none",
@@ -65,13 +65,19 @@ class ProbeMLP(L.LightningModule):
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
         self._trained_weight_decay = weight_decay
-        self.probe = Probe(in_features, hidden, out_features, bias)
+        self.hidden, self.out_features, self.bias = hidden, out_features, bias
+        self.init_scale = init_scale
+        if in_features is not None:
+            self._build(in_features)
+
+    def _build(self, in_features: int) -> None:
+        self.probe = Probe(in_features, self.hidden, self.out_features, self.bias)
         with torch.no_grad():
             for parameter in self.probe.layers[0].parameters():
-                parameter.mul_(init_scale)
+                parameter.mul_(self.init_scale)
 
     def setup(self, stage: str) -> None:
-        """Checks the data against the model.
+        """Builds the probe if the data are to say its inputs, and checks one against the other.
 
         Raises:
             InputError: Number of features or labels do not fit.
@@ -80,6 +86,8 @@ class ProbeMLP(L.LightningModule):
         if data is None or not hasattr(data, "train_tensors"):
             raise InputError("ProbeMLP needs a data module that holds its sets as tensors (--data)")
         inputs, labels = data.train_tensors
+        if not hasattr(self, "probe"):
+            self._build(inputs.shape[1])
         if inputs.shape[1] != self.probe.in_features:
             raise InputError(
                 f"the data have {inputs.shape[1]} features, the probe takes "
@@ -90,6 +98,11 @@ class ProbeMLP(L.LightningModule):
             raise InputError(
                 f"labels {sorted(set(labels.tolist()))} do not fit {self.probe.out_features} "
                 "output(s): one output takes -1 and 1, C outputs take 0 … C-1"
+            )
+        if self.trainer.world_size > len(labels):
+            raise InputError(
+                f"{len(labels)} training samples cannot be shared by {self.trainer.world_size} "
+                "processes; lower trainer.devices"
             )
 
     def on_fit_start(self) -> None:
@@ -115,13 +128,15 @@ class ProbeMLP(L.LightningModule):
         """Makes ``epochs_per_step`` steps of gradient descent."""
         optimizer = self.optimizers()
         assert isinstance(optimizer, LightningOptimizer)
+        share, weight = self._share(batch)
         for epoch in range(1, self.epochs_per_step + 1):
-            loss, accuracy = self.loss_and_accuracy(batch)
+            loss, accuracy = (weight * value for value in self.loss_and_accuracy(share))
             optimizer.zero_grad()
             self.manual_backward(loss)
+            loss = self._over_processes(loss)
             if not bool(torch.isfinite(loss)):
                 raise InputError(
-                    f"the training diverged (loss {float(loss.detach())}); lower "
+                    f"the training diverged (loss {float(loss)}); lower "
                     "model.learning_rate or model.weight_decay"
                 )
             # Only the last of them counts as a step of the trainer.
@@ -129,12 +144,23 @@ class ProbeMLP(L.LightningModule):
         self.log_dict(
             {
                 "train/loss": loss,
-                "train/accuracy": accuracy,
+                "train/accuracy": self._over_processes(accuracy),
                 "train/gradient_norm": self.regularised_gradient_norm(),
             },
             batch_size=len(batch[1]),
             prog_bar=True,
         )
+
+    def _share(self, batch: tuple[Tensor, Tensor]) -> tuple[tuple[Tensor, Tensor], float]:
+        """This process's samples, and the weight that makes the mean over processes theirs."""
+        rank, world = self.trainer.global_rank, self.trainer.world_size
+        inputs, labels = (tensor[rank::world] for tensor in batch)
+        return (inputs, labels), world * len(labels) / len(batch[1])
+
+    def _over_processes(self, value: Tensor) -> Tensor:
+        mean = self.trainer.strategy.reduce(value.detach().clone())
+        assert isinstance(mean, Tensor)
+        return mean
 
     def regularised_gradient_norm(self) -> Tensor:
         """‖∇loss + wd·θ‖: zero where the stationarity that the attack solves is exact."""

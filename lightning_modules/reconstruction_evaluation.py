@@ -9,7 +9,7 @@ from torch import Tensor
 from artifacts.errors import InputError
 from artifacts.tensors import CANDIDATES, REPRESENTATIVES, read_tensors
 from attacks.draw_trust import agreement, multiplier_spread, rank_correlation
-from attacks.recovery import THRESHOLDS, Recovery, measure_recovery, rescaled
+from attacks.recovery import THRESHOLDS, Matches, Recovery, measure_recovery, rescaled
 from attacks.row_space import row_space
 from attacks.similarity import nearest_by_cosine, ssim
 from lightning_modules.victim import load_probe
@@ -30,12 +30,25 @@ class ReconstructionEvaluation(L.LightningModule):
         candidates: The attack's ``candidates.safetensors``.
         representatives: The attack's own choice, ``representatives.safetensors``; optional.
         seed: Chooses the held-out samples and random directions of the nulls.
+        num_closest: How many of the best pairs of a training sample and a candidate to keep: the
+            selection of section 3.3, which needs the training set.
+
+    Raises:
+        InputError: ``num_closest`` is not positive.
     """
 
     def __init__(
-        self, probe: str, candidates: str, representatives: str | None = None, seed: int = 0
+        self,
+        probe: str,
+        candidates: str,
+        representatives: str | None = None,
+        seed: int = 0,
+        num_closest: int = 40,
     ) -> None:
         super().__init__()
+        if num_closest < 1:
+            raise InputError(f"num_closest must be at least 1, got {num_closest}")
+        self.num_closest = num_closest
         self.probe_path = probe
         self.candidates_path = candidates
         self.representatives_path = representatives
@@ -98,6 +111,7 @@ class ReconstructionEvaluation(L.LightningModule):
                 }
                 if "history" in self.run:
                     self.tensors["residual_history"] = self.run["history"]
+                self._compare_pairs(recovery.recovered, data)
                 if data.image_shape is not None:
                     self._compare_images(recovery, data.image_shape)
         self.metrics["draw_trust"] = self._judge_draws(train)
@@ -110,6 +124,7 @@ class ReconstructionEvaluation(L.LightningModule):
             }
         counts = self.metrics["candidates"]["cosine"]["0.75"]
         self.log_dict({f"recovery/{name}": float(value) for name, value in counts.items()})
+        self.log("recovery/norm_ratio_median", self.metrics["norm_ratio"]["median"])
 
     def _require_own_training_set(self, train: Tensor) -> None:
         """The probe's standardisation tells whether these data trained it."""
@@ -144,6 +159,25 @@ class ReconstructionEvaluation(L.LightningModule):
             },
         }
 
+    def _compare_pairs(self, matches: Matches, data: Any) -> None:  # noqa: ANN401
+        """Training samples and their nearest candidates: norms, margins, and the best of them."""
+        ratio, closest = matches.norm_ratio(), matches.closest(self.num_closest)
+        low, median, high = torch.quantile(ratio, ratio.new_tensor([0.05, 0.5, 0.95])).tolist()
+        self.metrics["norm_ratio"] = {"quantile_0.05": low, "median": median, "quantile_0.95": high}
+        self.metrics["margin_rank_correlation"] = rank_correlation(
+            matches.similarity, self.tensors["margin"]
+        )
+        self.tensors |= {
+            "sample_norm": matches.samples.norm(dim=1),
+            "candidate_norm": matches.nearest.norm(dim=1),
+            "closest_sample": closest,
+            "closest_candidate": matches.nearest[closest],
+            "closest_similarity": matches.similarity[closest],
+        }
+        # Of embeddings there is no image of a candidate: only the photograph can be shown.
+        if data.image_shape is None and hasattr(data, "train_thumbnails"):
+            self.tensors["closest_photo"] = data.train_thumbnails(closest.cpu())
+
     def _compare_images(self, recovery: Recovery, shape: tuple[int, int, int]) -> None:
         """SSIM of images and their nearest vectors at norm √D, with the same nulls."""
         self.metrics["ssim"] = {}
@@ -154,6 +188,7 @@ class ReconstructionEvaluation(L.LightningModule):
             self.metrics["ssim"][name] = {
                 "mean": float(similarity.mean()),
                 "above_0.4": int((similarity > SSIM_THRESHOLD).sum()),
+                "cosine_rank_correlation": rank_correlation(matches.similarity, similarity),
             }
             if name == "recovered":
                 self.tensors |= {

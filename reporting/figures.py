@@ -45,6 +45,83 @@ def reconstruction_grid(
     return figure
 
 
+def photo_grid(photos: Tensor, similarity: Tensor, columns: int = 10) -> "Figure":
+    """Training photographs with how near the attack's vectors came to their embeddings.
+
+    Args:
+        photos: (k, 3, s, s) in [0, 1].
+        similarity: Cosine similarity of the nearest candidate to each one's embedding (k,).
+        columns: Photographs in a row.
+
+    Returns:
+        The figure.
+    """
+    from matplotlib.figure import Figure
+
+    columns = min(columns, len(photos))
+    rows = -(-len(photos) // columns)
+    figure = Figure(figsize=(max(columns, 4) * 0.95, rows * 1.15 + 0.4), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False)
+    for axis in axes.flat:
+        axis.set_axis_off()
+    for axis, photo, value in zip(axes.flat, photos, similarity.tolist(), strict=False):
+        axis.imshow(photo.permute(1, 2, 0).clamp(0, 1).cpu().numpy())
+        axis.set_title(f"{value:.2f}", fontsize=8, pad=2)
+    figure.suptitle("training images (originals); similarity of their embeddings", fontsize=9)
+    return figure
+
+
+def norm_comparison(similarity: Tensor, sample_norm: Tensor, candidate_norm: Tensor) -> "Figure":
+    """Norms of training samples and of their nearest candidates (the paper's Fig. 10).
+
+    Args:
+        similarity: Cosine similarity of each pair (n,).
+        sample_norm: (n,).
+        candidate_norm: (n,).
+
+    Returns:
+        The figure: the norms beside each other, and their ratio.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 3.6), layout="constrained")
+    norms, ratios = figure.subplots(1, 2)
+    x = similarity.cpu()
+    norms.scatter(x, sample_norm.cpu(), s=14, color="tab:red", label="training sample")
+    norms.scatter(x, candidate_norm.cpu(), s=14, color="tab:blue", label="nearest candidate")
+    norms.set_ylabel("norm")
+    norms.legend(frameon=False)
+    ratios.scatter(x, (candidate_norm / sample_norm).cpu(), s=14, color="tab:gray")
+    ratios.axhline(1, color="gray", linewidth=1, linestyle="--")
+    ratios.set_ylabel("norm of the candidate / of the sample")
+    for axis in (norms, ratios):
+        axis.set_yscale("log")
+        axis.set_xlabel("cosine similarity")
+    return figure
+
+
+def ssim_scatter(similarity: Tensor, ssim: Tensor) -> "Figure":
+    """SSIM of each image and its reconstruction against their cosine similarity (Fig. 11).
+
+    Args:
+        similarity: Cosine similarity (n,).
+        ssim: Structural similarity (n,).
+
+    Returns:
+        The figure, with the thresholds of A.2.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5, 3.6), layout="constrained")
+    axis = figure.subplots()
+    axis.scatter(similarity.cpu(), ssim.cpu(), s=14)
+    axis.axvline(0.75, color="gray", linewidth=1, linestyle="--")
+    axis.axhline(0.4, color="gray", linewidth=1, linestyle="--")
+    axis.set_xlabel("cosine similarity")
+    axis.set_ylabel("SSIM")
+    return figure
+
+
 def margin_scatter(similarity: Tensor, margin: Tensor, labels: Tensor) -> "Figure":
     """Similarity of each training sample's reconstruction against its margin (the paper's Fig. 5).
 

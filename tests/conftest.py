@@ -75,3 +75,36 @@ def copy_of(tmp_path: Path) -> Callable[[Path], Path]:
         return Path(shutil.copy(path, tmp_path / path.name))
 
     return copy
+
+
+def random_image_folder(root: Path, classes: dict[str, int], seed: int = 0) -> Path:
+    """Makes ``root/CLASS/*.png``: coloured noise, each class around its own colour.
+
+    Args:
+        root: The folder.
+        classes: Number of images by class.
+        seed: Of the noise.
+    """
+    import numpy as np
+    from PIL import Image
+
+    random = np.random.default_rng(seed)
+    for name, number in classes.items():
+        (root / name).mkdir(parents=True)
+        colour = random.integers(40, 216, size=3)
+        for index in range(number):
+            noise = random.normal(0, 30, size=(40, 52, 3)) + random.normal(0, 30, size=3)
+            pixels = (colour + noise).clip(0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(root / name / f"{index:03d}.png")
+    return root
+
+
+def random_vit(path: Path, seed: int = 0) -> Path:
+    """Saves a small random vision transformer that ``timm/test_vit.r160_in1k`` loads."""
+    import timm
+    import torch
+    from safetensors.torch import save_file
+
+    torch.manual_seed(seed)
+    save_file(timm.create_model("test_vit", num_classes=0).state_dict(), path)
+    return path

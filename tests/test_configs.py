@@ -11,6 +11,8 @@ import pytest
 import yaml
 
 from tests.conftest import REPOSITORY, quiet, run_cli
+from tests.embedding_configs import EMBEDDING_CONFIGS
+from tests.mae_configs import MAE_CONFIGS
 
 CONFIGS = REPOSITORY / "configs"
 
@@ -105,13 +107,16 @@ PIPELINES = {
     "quickstart/pipeline.yaml": PipelineCase(),
     "transfer_reconstruction/pipeline_binary.yaml": PipelineCase(),
     "transfer_reconstruction/pipeline_multiclass.yaml": PipelineCase(),
-    "transfer_reconstruction/pipeline_baseline.yaml": PipelineCase(),
-    "transfer_reconstruction/pipeline_weight_decay.yaml": PipelineCase(grid={"wd": [0.16]}),
+    "transfer_reconstruction/pipeline_baseline.yaml": PipelineCase(grid={"seed": [0]}),
+    "transfer_reconstruction/pipeline_weight_decay.yaml": PipelineCase(
+        grid={"wd": [0.16], "seed": [0, 1]}
+    ),
     "transfer_reconstruction/pipeline_training_length.yaml": PipelineCase(
-        grid={"epoch": [4, 9]}, options={"probe": {"trainer.max_epochs": 10}}
+        grid={"epoch": [4, 9], "seed": [1]},
+        options={"probe_seed{seed}": {"trainer.max_epochs": 10}},
     ),
     "transfer_reconstruction/pipeline_size_width.yaml": PipelineCase(
-        grid={"n": [20], "width": [10, 30]}
+        grid={"n": [20], "width": [10, 30], "seed": [0]}
     ),
 }
 # By the first word of a stage's name.
@@ -124,13 +129,14 @@ REDUCTIONS: dict[str, dict[str, Any]] = {
     "select": SELECT,
     "evaluate": EVALUATE,
     "report": {},
+    "table": {},
 }
 
 
 def test_every_config_is_run_by_a_test() -> None:
     shipped = {str(path.relative_to(CONFIGS)) for path in CONFIGS.rglob("*.yaml")}
     assert not set(STAGES) & set(PIPELINES)
-    assert shipped == {*STAGES, *PIPELINES}
+    assert shipped == {*STAGES, *PIPELINES, *EMBEDDING_CONFIGS, *MAE_CONFIGS}
 
 
 @pytest.mark.parametrize("config", STAGES)
@@ -150,7 +156,13 @@ def test_stage(config: str, small_probe: Path, small_candidates: Path, tmp_path:
 
 @pytest.mark.parametrize("config", PIPELINES)
 def test_pipeline(config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    case = PIPELINES[config]
+    run_small(config, PIPELINES[config], tmp_path, capsys)
+
+
+def run_small(
+    config: str, case: PipelineCase, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Runs a pipeline at reduced size, twice."""
     content = yaml.safe_load((CONFIGS / config).read_text(encoding="utf-8"))
     content["run"] = str(tmp_path / "run")
     grid = content.get("grid", {})
@@ -158,7 +170,7 @@ def test_pipeline(config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str
     content["grid"] = {**grid, **case.grid}
     still = dict(word.removeprefix("--").split("=") for word in quiet(tmp_path)[1:])
     for name, stage in content["stages"].items():
-        if stage["command"] == "report":
+        if stage["command"] in ("report", "table"):
             continue
         options = stage.setdefault("options", {})
         small = {**still, **REDUCTIONS[name.split("_")[0]], **case.options.get(name, {})}

@@ -61,19 +61,30 @@ def suggestion(name: str, known: Sequence[str]) -> str:
     return f"; the closest of {len(known)} is '{closest[0]}'" if closest else "; there are none"
 
 
-def make_task(classes: Sequence[str] | Mapping[str, Sequence[str]]) -> Task:
+def make_task(
+    classes: Sequence[str] | Mapping[str, Sequence[str]], number: int | None = None
+) -> Task:
     """A task from class names, or from groups of them.
 
+    Args:
+        classes: Names of classes that have a label each, or by any name, of classes that share one.
+        number: Only the first so many labels are made.
+
     Raises:
-        InputError: There is no label, an empty group, or a class twice.
+        InputError: There is no label, an empty group, or a class twice; or there are not ``number``
+            labels.
     """
     groups = (
         [list(names) for names in classes.values()]
         if isinstance(classes, Mapping)
         else [[name] for name in classes]
     )
-    names = [name for group in groups for name in group]
-    twice = [name for name, count in Counter(names).items() if count > 1]
+    if number is not None:
+        if not 1 <= number <= len(groups):
+            raise InputError(f"num_classes must be from 1 to {len(groups)}, got {number}")
+        groups = groups[:number]
+    counts = Counter(name for group in groups for name in group)
+    twice = [name for name, count in counts.items() if count > 1]
     if twice:
         raise InputError(f"the task has the class '{twice[0]}' twice")
     if not groups or not all(groups):
@@ -91,17 +102,17 @@ def named_tasks(dataset: str) -> dict[str, Any]:
 def resolve_task(
     dataset: str,
     task: str | Sequence[str] | Mapping[str, Sequence[str]],
-    num_classes: int | None,
+    number: int | None = None,
 ) -> Task:
     """The task that a configuration names or lists.
 
     Args:
         dataset: Name of the dataset.
-        task: One of its named tasks, class names, or groups of class names.
-        num_classes: Only the first so many classes of a list.
+        task: One of its named tasks, or as :func:`make_task`.
+        number: As :func:`make_task`.
 
     Raises:
-        InputError: There is no such task, or not so many classes.
+        InputError: There is no such task; or as :func:`make_task`.
     """
     if isinstance(task, str):
         tasks = named_tasks(dataset)
@@ -111,19 +122,4 @@ def resolve_task(
                 "and takes a list of classes or named groups of them"
             )
         task = tasks[task]
-    if num_classes is not None:
-        if isinstance(task, Mapping):
-            raise InputError("num_classes chooses from a list of classes, not from groups of them")
-        task = first_classes(task, num_classes)
-    return make_task(task)
-
-
-def first_classes(classes: Sequence[str], number: int) -> list[str]:
-    """The first ``number`` names of a list.
-
-    Raises:
-        InputError: The list has not so many, or none is asked for.
-    """
-    if not 1 <= number <= len(classes):
-        raise InputError(f"num_classes must be from 1 to {len(classes)}, got {number}")
-    return list(classes[:number])
+    return make_task(task, number)

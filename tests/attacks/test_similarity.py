@@ -5,7 +5,7 @@ import torch
 from scipy.ndimage import uniform_filter
 from sklearn.metrics.pairwise import cosine_similarity
 
-from attacks.recovery import measure_recovery, rescaled
+from attacks.recovery import Matches, measure_recovery, rescaled
 from attacks.similarity import nearest_by_cosine, ssim
 
 
@@ -78,3 +78,13 @@ def test_rescaled_vectors_have_the_norm_of_standardised_data() -> None:
         [1.2000000476837158, 1.600000023841858, 0, 0],
         [0, 0, 0, 0],
     ]
+
+
+def test_closest_pairs_and_ratios_of_norms() -> None:
+    samples = torch.eye(4, dtype=torch.float64) * torch.tensor([1.0, 2.0, 4.0, 0.0])
+    vectors = torch.tensor([[3.0, 0, 0, 0], [1.0, 1, 0, 0], [0, 0.1, 1.0, 0]]).double()
+    matches = Matches.find(samples, vectors)
+    assert matches.closest().tolist() == [0, 2, 1, 3]
+    assert matches.closest(2).tolist() == [0, 2]
+    expected = [3 / 1, 2**0.5 / 2, 1.01**0.5 / 4]
+    np.testing.assert_allclose(matches.norm_ratio()[:3].numpy(), expected)

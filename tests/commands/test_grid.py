@@ -22,12 +22,14 @@ def test_stages_are_repeated_in_order_and_shared_ones_are_not() -> None:
             outputs=["{n}.json"],
             options={"model.hidden": ["{w}", 7], "deep": {"x": "{w}"}, "text": "w={w} {run}"},
         ),
+        "table": Stage("table"),
     }
     grid: dict[str, list[Any]] = {"n": [20, 50], "w": [3, 0.5]}
     expanded = expand_grid(stages, grid)
     assert list(expanded) == [
         *("probe_20", "shared", "attack_20_3", "attack_20_0.5"),
         *("probe_50", "attack_50_3", "attack_50_0.5"),
+        "table",
     ]
     # A whole string is replaced by the value itself, so that numbers stay numbers.
     assert expanded["probe_20"].options == {"data.num_train": 20}

@@ -1,0 +1,132 @@
+"""The table of many finished runs, averaged over seeds, beside published figures."""
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from artifacts.errors import InputError
+from artifacts.files import atomic_path, read_json, require_file, write_json
+from reporting.sweep import PLACEHOLDER, Estimate, gather, values_in
+
+Key = tuple[tuple[str, str], ...]
+
+
+def table(
+    metrics: str,
+    columns: dict[str, str],
+    output: str,
+    over: list[str] | None = None,
+    published: str | None = None,
+    title: str = "Results",
+) -> None:
+    """Writes the numbers of many runs as one table: Markdown, and JSON beside it.
+
+    Args:
+        metrics: The runs' ``metrics.json`` with ``<name>`` for what differs between them, as
+            ``runs/x/evaluate_wd<wd>_seed<seed>/metrics.json``.
+        columns: Column title by the path of a number in those files, as
+            ``candidates/cosine/0.75/recovered``.
+        output: The Markdown file to write.
+        over: Names that are averaged over; by default ``seed``. The mean has a 95% interval.
+        published: YAML file with figures to show beside ours: a list of ``values`` (name to value)
+            and ``columns`` (title to number).
+        title: Heading.
+
+    Raises:
+        InputError: No run is found, or one lacks a number.
+    """
+    names = PLACEHOLDER.findall(metrics)
+    averaged = ["seed"] if over is None else over
+    runs = _read_runs(metrics)
+    try:
+        rows = gather(runs, columns, averaged)
+    except KeyError as error:
+        raise InputError(f"a run of {metrics} has no number at {error}") from error
+    beside = _read_published(published) if published is not None else {}
+    kept = [name for name in names if name not in averaged]
+    lines = _markdown(title, kept, rows, columns, beside)
+    target = Path(output)
+    write_json(target.with_suffix(".json"), [_as_json(key, row) for key, row in rows.items()])
+    with atomic_path(target) as temporary:
+        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    sys.stdout.write("\n".join(lines) + f"\nthe table is {target}\n")
+
+
+def _read_runs(pattern: str) -> dict[Key, Any]:
+    names = PLACEHOLDER.findall(pattern)
+    if not names or len(set(names)) != len(names):
+        raise InputError(f"--metrics needs <name>, each once, where paths differ; got '{pattern}'")
+    start = re.split(r"[^/]*<", pattern, maxsplit=1)[0]
+    relative = PLACEHOLDER.sub("*", pattern[len(start) :])
+    runs: dict[Key, Any] = {}
+    for path in sorted(Path(start or ".").glob(relative)):
+        values = values_in(str(path), str(Path(pattern)))
+        if values is not None and ".previous" not in str(path):
+            runs[tuple(values.items())] = read_json(
+                path, what="metrics file", made_by="an evaluation stage makes one"
+            )
+    if not runs:
+        raise InputError(f"no file matches {pattern}; run the experiment's pipeline first")
+    return runs
+
+
+def _read_published(path: str) -> dict[Key, dict[str, float]]:
+    require_file(path, what="file of published figures", made_by="check --published")
+    try:
+        entries = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        return {
+            tuple((str(name), str(value)) for name, value in entry["values"].items()): {
+                str(title): float(number) for title, number in entry["columns"].items()
+            }
+            for entry in entries
+        }
+    except (yaml.YAMLError, TypeError, KeyError, AttributeError, ValueError) as error:
+        raise InputError(
+            f"{path} is not a list of 'values' and 'columns': {' '.join(str(error).split())}"
+        ) from error
+
+
+def _markdown(
+    title: str,
+    names: list[str],
+    rows: dict[Key, dict[str, Estimate]],
+    columns: dict[str, str],
+    beside: dict[Key, dict[str, float]],
+) -> list[str]:
+    shown = {name for figures in beside.values() for name in figures}
+    header = list(names)
+    for column in columns:
+        header += [column, f"{column} (paper)"] if column in shown else [column]
+    lines = [f"## {title}", "", _line(header), _line(["---"] * len(header))]
+    for key, row in rows.items():
+        cells = [value for _, value in key]
+        for column, number in row.items():
+            cells.append(str(number))
+            if column in shown:
+                figure = beside.get(key, {}).get(column)
+                cells.append("-" if figure is None else f"{figure:g}")
+        lines.append(_line(cells))
+    counts = sorted({number.count for row in rows.values() for number in row.values()})
+    runs = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
+    note = "± is half of the 95% interval of the mean (Student's t)." if counts[-1] > 1 else ""
+    return [*lines, "", f"Runs a row: {runs}. {note}".strip()]
+
+
+def _line(cells: list[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _as_json(key: Key, row: dict[str, Estimate]) -> dict[str, Any]:
+    numbers = {
+        title: {
+            "mean": number.mean,
+            # JSON has no NaN.
+            "half_width": number.half_width if number.count > 1 else None,
+            "count": number.count,
+        }
+        for title, number in row.items()
+    }
+    return {"values": dict(key), "columns": numbers}
