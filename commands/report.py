@@ -10,6 +10,8 @@ from artifacts.errors import InputError
 from artifacts.files import atomic_path, read_json
 from artifacts.tensors import EVALUATION, read_tensors
 from commands.membership_report import membership_page
+from commands.membership_seeds import seeds_page
+from commands.paper_tables import paper_table_page
 from commands.run_facts import saved_configs, versions
 from reporting import figures
 from reporting.page import Page, Picture, Table, render
@@ -29,30 +31,48 @@ CAVEATS = (
 )
 
 
-def report(metrics: str, output: str | None = None) -> None:
-    """Writes one self-contained HTML page about a finished evaluation.
+def report(
+    metrics: str | None = None,
+    output: str | None = None,
+    table: str | None = None,
+    run: str | None = None,
+) -> None:
+    """Writes one self-contained HTML page about finished stages.
 
     Args:
-        metrics: The ``metrics.json`` of an evaluation stage, in its run directory.
-        output: The page to write; by default ``report.html`` beside it.
+        metrics: The ``metrics.json`` of an evaluation or of membership attacks, in its directory.
+        output: The page to write; by default ``report.html`` beside the metrics, or in ``run``.
+        table: In place of ``metrics``: ``table2`` … ``table7``, ``fig4`` or ``fig5`` of the
+            membership paper with its own figures beside, or ``seeds``, the mean over seeds.
+        run: The directory of the pipeline that the table is about.
 
     Raises:
-        InputError: The evaluation is not finished or broken, or the page cannot be written.
+        InputError: What is reported on is not finished or broken, or the page cannot be written.
     """
-    root = Path(metrics).parent
-    counted = read_json(metrics, what="metrics file", made_by=EVALUATION.made_by)
-    if not isinstance(counted, dict):
-        raise InputError(f"{metrics} is not a metrics file; {EVALUATION.made_by}")
-    if counted.get("kind") == "membership":
-        page, lines = membership_page(metrics, counted)
+    if (metrics is None) == (table is None) or (table is None) != (run is None):
+        raise InputError("report needs either --metrics, or --table and --run")
+    if table is not None and run is not None:
+        page, lines = seeds_page(run) if table == "seeds" else paper_table_page(table, run)
+        root = Path(run)
     else:
-        page, lines = _reconstruction_page(metrics, counted)
+        assert metrics is not None
+        page, lines = _page_of(metrics)
+        root = Path(metrics).parent
     target = Path(output) if output is not None else root / "report.html"
     with atomic_path(target) as temporary:
         temporary.write_text(render(page), encoding="utf-8")
     for line in lines:
         sys.stdout.write(line + "\n")
     sys.stdout.write(f"the report is {target}\n")
+
+
+def _page_of(metrics: str) -> tuple[Page, list[str]]:
+    counted = read_json(metrics, what="metrics file", made_by=EVALUATION.made_by)
+    if not isinstance(counted, dict):
+        raise InputError(f"{metrics} is not a metrics file; {EVALUATION.made_by}")
+    if counted.get("kind") == "membership":
+        return membership_page(metrics, counted)
+    return _reconstruction_page(metrics, counted)
 
 
 def _reconstruction_page(metrics: str, counted: dict[str, Any]) -> tuple[Page, list[str]]:

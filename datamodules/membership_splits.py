@@ -1,5 +1,6 @@
 """Members, non-members and the attacker's own images: the parts of a membership attack."""
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -153,6 +154,8 @@ class MembershipSplits(PretrainingDataModule):
         if trainer is not None and trainer.is_global_zero and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             path = Path(trainer.default_root_dir) / SPLITS_FILE
             write_membership_splits(path, self._parts, self.seed)
+        # Decoded images are kept by name, and the names may now stand for others.
+        self._pixels.clear()
         if stage == "predict":
             asked = "questioned" in self.sources
             self._sets["questioned"] = (
@@ -164,13 +167,12 @@ class MembershipSplits(PretrainingDataModule):
             held_out = "target_test" if self.part == "target" else "shadow_test"
         else:
             train, held_out = "target_train", "target_test"
-        if stage != "predict":
-            self._sets |= {
-                "members": self.images_of(train),
-                "non-members": self.images_of(held_out),
-            }
-            for name in MEMBERSHIP:
-                self._sets[f"sampled {name}"] = self._sample(self._sets[name])
+        for name, part in zip(MEMBERSHIP, (train, held_out), strict=True):
+            self._sets[name] = images = self.images_of(part)
+            self._sets[f"sampled {name}"] = self._sample(images)
+        if stage == "fit":
+            members = self._sets["members"]
+            self._sets["members"] = members.subset([*range(len(members))] * self.passes_per_epoch)
 
     @property
     def parts(self) -> dict[str, Part]:
@@ -197,12 +199,6 @@ class MembershipSplits(PretrainingDataModule):
             )
         return everything.subset([index[identifier] for identifier in part.identifiers])
 
-    def train_dataloader(self) -> ResumableLoader:
-        """Training images of the chosen part, in another order each epoch."""
-        members = self._sets["members"]
-        self._sets["training"] = members.subset([*range(len(members))] * self.passes_per_epoch)
-        return self._loader("training", shuffle=True, drop_last=self.drop_last)
-
     def predict_dataloader(self) -> ResumableLoader:
         """The questioned images, in order."""
         return self._loader("questioned")
@@ -214,21 +210,16 @@ class MembershipSplits(PretrainingDataModule):
 
     def attacker_loaders(self) -> AttackerLoaders:
         """What the attack learns from."""
-        parts = self.parts
-        names = [f"{name}_train" for name in self.shadow_names]
-        population = "population" if "population" in parts else "shadow_test"
-        wanted = [
-            *names,
-            "shadow_test",
-            population,
-            *(["downstream"] if "downstream" in parts else []),
-        ]
-        self._sets |= {name: self.images_of(name) for name in wanted}
+
+        def loader(name: str) -> ResumableLoader:
+            self._sets[name] = self.images_of(name)
+            return self._loader(name)
+
         return AttackerLoaders(
-            [self._loader(name) for name in names],
-            self._loader("shadow_test"),
-            self._loader(population),
-            self._loader("downstream") if "downstream" in parts else None,
+            [loader(f"{name}_train") for name in self.shadow_names],
+            loader("shadow_test"),
+            loader("population" if "population" in self.parts else "shadow_test"),
+            loader("downstream") if "downstream" in self.parts else None,
         )
 
     def _sources_of_parts(self) -> dict[str, tuple[str, float]]:
@@ -262,7 +253,7 @@ class MembershipSplits(PretrainingDataModule):
         parts = {}
         for name, (source, size) in wanted.items():
             number = int(size * totals[source]) if size < 1 else int(size)
-            chosen = [index for index, _ in zip(left[source], range(number), strict=False)]
+            chosen = list(itertools.islice(left[source], number))
             if len(chosen) < number or (number == 0 and name not in _MAY_BE_EMPTY):
                 raise InputError(
                     f"'{name}' needs {max(1, number)} images, and {len(chosen)} of the "
