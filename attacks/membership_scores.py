@@ -187,7 +187,8 @@ class LearnedAttack(MembershipAttack):
     Args:
         name: Under which it is reported.
         features: The numbers (N, F).
-        classifier: Makes an untrained scikit-learn classifier.
+        classifier: Makes an untrained scikit-learn classifier; its ``decision_function`` is the
+            log odds, if it has one.
         centred: Give each feature relative to the median of population images and in units of
             their spread, under the same model: what differs between models by training alone then
             does not enter.
@@ -238,6 +239,8 @@ class LearnedAttack(MembershipAttack):
         return (self._values(images) - self._centre) / self._scale
 
     def _log_odds(self, values: Tensor) -> Tensor:
+        if hasattr(self._model, "decision_function"):
+            return torch.from_numpy(self._model.decision_function(values.numpy())).double()
         probability = torch.from_numpy(self._model.predict_proba(values.numpy())[:, 1])
         return probability.double().clamp(1e-12, 1 - 1e-12).logit()
 

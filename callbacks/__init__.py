@@ -9,6 +9,7 @@ from callbacks.inversion_evaluation_writer import InversionEvaluationWriter
 from callbacks.inversion_writer import InversionWriter
 from callbacks.last_checkpoint import LastCheckpoint
 from callbacks.mae_pictures import MAEPictures
+from callbacks.membership_score_writer import MembershipScoreWriter
 from callbacks.membership_writer import MembershipWriter
 from callbacks.recovery_writer import RecoveryWriter
 from callbacks.representative_writer import RepresentativeWriter
@@ -25,6 +26,7 @@ __all__ = [
     "InversionWriter",
     "LastCheckpoint",
     "MAEPictures",
+    "MembershipScoreWriter",
     "MembershipWriter",
     "RecoveryWriter",
     "RepresentativeWriter",

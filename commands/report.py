@@ -1,6 +1,5 @@
 """The HTML report about finished runs."""
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,14 +14,14 @@ from artifacts.files import atomic_path, read_json
 from artifacts.tensors import (
     EVALUATION,
     INVERSION_EVALUATION,
-    MEMBERSHIP_SCORES,
     package_version,
     read_tensors,
 )
-from attacks.membership import roc_curve
+from commands.membership_section import membership_section
+from commands.membership_seeds import seeds_section
+from commands.paper_tables import paper_table_section
 from commands.table import find_runs
 from reporting.inversion_section import inversion_section
-from reporting.membership_section import membership_section
 from reporting.page import Page, Section, render
 from reporting.reconstruction_section import reconstruction_section
 
@@ -30,46 +29,58 @@ MADE_BY = "a `test` stage makes one, as with configs/quickstart/evaluate.yaml"
 
 
 def report(
-    metrics: str | list[str], output: str | None = None, inversions: str | None = None
+    metrics: str | list[str] | None = None,
+    output: str | None = None,
+    inversions: str | None = None,
+    table: str | None = None,
+    run: str | None = None,
 ) -> None:
     """Writes one self-contained HTML page about finished evaluations.
 
     Args:
         metrics: The ``metrics.json`` of an evaluation stage in its run directory, or several;
-            ``<name>`` in a path stands for anything, as for ``table``.
-        output: The page to write; by default ``report.html`` beside the first.
+            ``<name>`` in a path stands for anything, as for the tool ``table``.
+        output: The page to write; by default ``report.html`` beside the first, or in ``run``.
         inversions: The ``inversion_metrics.json`` of inverted images, shown first.
+        table: ``table2`` … ``table7``, ``fig4`` or ``fig5`` of the membership paper with its own
+            figures beside, or ``seeds``, the mean over seeds; of the runs in ``run``.
+        run: The directory of the pipeline that the table is about.
 
     Raises:
         InputError: An evaluation is not finished or broken, or the page cannot be written.
     """
-    given = [metrics] if isinstance(metrics, str) else metrics
-    paths = _paths(given if inversions is None else [inversions, *given])
-    sections = [_section(path) for path in paths]
-    target = Path(output) if output is not None else paths[0].parent / "report.html"
-    titles = list(dict.fromkeys(section.title for section in sections))
+    if (table is None) != (run is None) or (metrics is None and table is None):
+        raise InputError("report needs --metrics, or --table and --run")
+    sections: dict[Path, Section] = {}
+    if table is not None and run is not None:
+        section = seeds_section(run) if table == "seeds" else paper_table_section(table, run)
+        sections[Path(run) / table] = section
+    given = [metrics] if isinstance(metrics, str) else metrics or []
+    for path in _paths(given if inversions is None else [inversions, *given]):
+        sections[path.parent] = _section(path)
+    target = Path(output) if output is not None else next(iter(sections)) / "report.html"
+    if output is None and run is not None:
+        target = Path(run) / "report.html"
+    titles = list(dict.fromkeys(section.title for section in sections.values()))
     page = Page(
         title=titles[0] if len(titles) == 1 else "What trained models give away",
         sections=[
-            replace(section, title=f"{section.title}: {path.parent.name}")
-            for section, path in zip(sections, paths, strict=True)
+            replace(section, title=f"{section.title}: {directory.name}")
+            for directory, section in sections.items()
         ],
         versions=f"afterimage {package_version()}, torch {torch.__version__}, "
         f"lightning {lightning.__version__}",
-        configs=_configs(paths),
+        configs=_configs(list(sections)),
     )
     with atomic_path(target) as temporary:
         temporary.write_text(render(page), encoding="utf-8")
-    for section in sections:
-        sys.stdout.write(section.headline + "\n")
+    for section in sections.values():
+        sys.stdout.write("\n".join(section.lines or [section.headline]) + "\n")
     sys.stdout.write(f"the report is {target}\n")
 
 
 def _paths(given: Sequence[str]) -> list[Path]:
-    paths = [path for text in given for path in (find_runs(text) if "<" in text else [Path(text)])]
-    if not paths:
-        raise InputError("--metrics names no file")
-    return paths
+    return [path for text in given for path in (find_runs(text) if "<" in text else [Path(text)])]
 
 
 def _section(path: Path) -> Section:
@@ -77,7 +88,7 @@ def _section(path: Path) -> Section:
     content: Any = read_json(path, what="metrics file", made_by=MADE_BY)
     try:
         if isinstance(content, dict) and "attacks" in content:
-            section = _membership(content, path.parent)
+            section = membership_section(path, content)
         elif isinstance(content, dict) and {"num_train", "candidates"} <= content.keys():
             tensors, _ = read_tensors(path.parent / "evaluation.safetensors", EVALUATION)
             section = reconstruction_section(content, tensors)
@@ -93,19 +104,9 @@ def _section(path: Path) -> Section:
     return section
 
 
-def _membership(content: dict[str, Any], directory: Path) -> Section:
-    tensors, facts = read_tensors(directory / "scores.safetensors", MEMBERSHIP_SCORES)
-    names = json.loads(facts["attacks"])
-    pairs = zip(tensors["members"], tensors["non_members"], strict=True)
-    scores = dict(zip(names, pairs, strict=True))
-    return membership_section(
-        content, scores, {name: roc_curve(*both) for name, both in scores.items()}
-    )
-
-
-def _configs(paths: Sequence[Path]) -> list[tuple[str, str]]:
+def _configs(directories: Sequence[Path]) -> list[tuple[str, str]]:
     """Saved configs of the experiments that the metrics are of."""
-    roots = list(dict.fromkeys(path.parent.parent for path in paths))
+    roots = list(dict.fromkeys(directory.parent for directory in directories))
     return [
         (str(config.relative_to(root.parent)), config.read_text(encoding="utf-8"))
         for root in roots

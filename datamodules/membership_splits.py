@@ -1,5 +1,6 @@
 """Members, non-members and the attacker's own images: the parts of a membership attack."""
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,6 +80,10 @@ class MembershipSplits(PretrainingDataModule):
         members: Another dataset whose images are the target's training images: then ``source``
             holds images that the target surely never saw.
         downstream_source: Another labelled dataset for baseline A (CINIC-10 in the paper).
+        questioned: Images of which ``predict`` asks whether the target was trained on them;
+            nothing is learned from them. By default the target's test images.
+        passes_per_epoch: How often an epoch of the trainer goes through the training images: on
+            small sets, what an epoch costs beside its steps then weighs less.
         splits: A ``membership_splits.json`` of an earlier stage: the same parts. Then sizes and
             seed do not choose images.
         batch_size: Images in a batch.
@@ -101,6 +106,8 @@ class MembershipSplits(PretrainingDataModule):
         shadow_source: ImageDataModule | None = None,
         members: ImageDataModule | None = None,
         downstream_source: ImageDataModule | None = None,
+        questioned: ImageDataModule | None = None,
+        passes_per_epoch: int = 1,
         splits: str | None = None,
         batch_size: int = 64,
         num_val: int | None = 1000,
@@ -110,8 +117,8 @@ class MembershipSplits(PretrainingDataModule):
         seed: int = 0,
     ) -> None:
         super().__init__(source, batch_size, num_val, in_memory, memory_limit, drop_last, seed)
-        if num_shadows < 1:
-            raise InputError(f"num_shadows must be at least 1, got {num_shadows}")
+        if min(num_shadows, passes_per_epoch) < 1:
+            raise InputError("num_shadows and passes_per_epoch must be at least 1")
         self.shadow_names = [f"shadow_{number}" for number in range(1, num_shadows + 1)]
         if part not in (allowed := ["target", *self.shadow_names, "pool"]):
             raise InputError(f"part must be one of {', '.join(allowed)}, got '{part}'")
@@ -120,10 +127,12 @@ class MembershipSplits(PretrainingDataModule):
             "shadow_source": shadow_source,
             "members": members,
             "downstream_source": downstream_source,
+            "questioned": questioned,
         }
         self.sources = {name: module for name, module in given.items() if module is not None}
         self.part = part
         self.sizes = sizes
+        self.passes_per_epoch = passes_per_epoch
         self.splits = splits
         self._parts: dict[str, Part] | None = None
         self._everything: dict[str, ImageSet] = {}
@@ -145,19 +154,25 @@ class MembershipSplits(PretrainingDataModule):
         if trainer is not None and trainer.is_global_zero and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             path = Path(trainer.default_root_dir) / SPLITS_FILE
             write_membership_splits(path, self._parts, self.seed)
+        # Decoded images are kept by name, and the names may now stand for others.
+        self._pixels.clear()
+        if stage == "predict":
+            asked = "questioned" in self.sources
+            self._sets["questioned"] = (
+                self._all_images("questioned") if asked else self.images_of("target_test")
+            )
+            return
         if stage in ("fit", "validate"):
             train = "pool" if self.part == "pool" else f"{self.part}_train"
             held_out = "target_test" if self.part == "target" else "shadow_test"
         else:
-            # An attack is fitted before the images that it is judged on are looked at.
             train, held_out = "target_train", "target_test"
-        if stage != "predict":
-            self._sets |= {
-                "members": self.images_of(train),
-                "non-members": self.images_of(held_out),
-            }
-            for name in MEMBERSHIP:
-                self._sets[f"sampled {name}"] = self._sample(self._sets[name])
+        for name, part in zip(MEMBERSHIP, (train, held_out), strict=True):
+            self._sets[name] = images = self.images_of(part)
+            self._sets[f"sampled {name}"] = self._sample(images)
+        if stage == "fit":
+            members = self._sets["members"]
+            self._sets["members"] = members.subset([*range(len(members))] * self.passes_per_epoch)
 
     @property
     def parts(self) -> dict[str, Part]:
@@ -184,23 +199,27 @@ class MembershipSplits(PretrainingDataModule):
             )
         return everything.subset([index[identifier] for identifier in part.identifiers])
 
+    def predict_dataloader(self) -> ResumableLoader:
+        """The questioned images, in order."""
+        return self._loader("questioned")
+
+    @property
+    def questioned_identifiers(self) -> list[str]:
+        """Name of each questioned image, in order."""
+        return self._sets["questioned"].identifiers
+
     def attacker_loaders(self) -> AttackerLoaders:
         """What the attack learns from."""
-        parts = self.parts
-        names = [f"{name}_train" for name in self.shadow_names]
-        population = "population" if "population" in parts else "shadow_test"
-        wanted = [
-            *names,
-            "shadow_test",
-            population,
-            *(["downstream"] if "downstream" in parts else []),
-        ]
-        self._sets |= {name: self.images_of(name) for name in wanted}
+
+        def loader(name: str) -> ResumableLoader:
+            self._sets[name] = self.images_of(name)
+            return self._loader(name)
+
         return AttackerLoaders(
-            [self._loader(name) for name in names],
-            self._loader("shadow_test"),
-            self._loader(population),
-            self._loader("downstream") if "downstream" in parts else None,
+            [loader(f"{name}_train") for name in self.shadow_names],
+            loader("shadow_test"),
+            loader("population" if "population" in self.parts else "shadow_test"),
+            loader("downstream") if "downstream" in self.parts else None,
         )
 
     def _sources_of_parts(self) -> dict[str, tuple[str, float]]:
@@ -234,7 +253,7 @@ class MembershipSplits(PretrainingDataModule):
         parts = {}
         for name, (source, size) in wanted.items():
             number = int(size * totals[source]) if size < 1 else int(size)
-            chosen = [index for index, _ in zip(left[source], range(number), strict=False)]
+            chosen = list(itertools.islice(left[source], number))
             if len(chosen) < number or (number == 0 and name not in _MAY_BE_EMPTY):
                 raise InputError(
                     f"'{name}' needs {max(1, number)} images, and {len(chosen)} of the "

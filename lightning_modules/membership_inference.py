@@ -38,8 +38,8 @@ class MembershipInference(L.LightningModule):
     Args:
         target: The attacked encoder with a decoder fine-tuned on the pool
             (:class:`~lightning_modules.ShadowDecoder`).
-        shadows: Shadow autoencoders as :class:`~lightning_modules.MAEPretraining` trained them, each
-            on its own images.
+        shadows: Shadow autoencoders, each as :class:`~lightning_modules.MAEPretraining` trained it
+            on images of its own.
         references: The shadows' encoders with decoders fine-tuned on the same pool, in that order.
         simulated: The attacked encoder with the paper's decoder, fine-tuned on the first shadow's
             training images; by default ``target``.

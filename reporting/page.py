@@ -39,11 +39,11 @@ class Picture:
     caption: str
 
     @classmethod
-    def of(cls, figure: "Figure", caption: str) -> "Picture":
+    def of(cls, figure: "Figure", caption: str, dpi: int = 110) -> "Picture":
         """A matplotlib figure as a picture that the page holds itself."""
         from reporting.figures import data_uri, png_bytes
 
-        return cls(data_uri(png_bytes(figure)), caption)
+        return cls(data_uri(png_bytes(figure, dpi)), caption)
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,7 @@ class Section:
         tables: Tables.
         figures: Figures.
         caveats: What may not be concluded.
+        lines: The results in words, for a terminal; by default the headline.
     """
 
     title: str
@@ -65,6 +66,7 @@ class Section:
     tables: Sequence[Table] = ()
     figures: Sequence[Picture] = ()
     caveats: Sequence[str] = ()
+    lines: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

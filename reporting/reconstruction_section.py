@@ -33,13 +33,15 @@ def reconstruction_section(metrics: dict[str, Any], tensors: Mapping[str, Tensor
     Raises:
         KeyError: The metrics are not those of an evaluation.
     """
+    lines = summary_lines(metrics)
     return Section(
         title="Training images recovered from a probe's weights",
         threat_model=THREAT_MODEL,
-        headline=summary_lines(metrics)[0],
+        headline=lines[0],
         tables=[_recovery_table(metrics), _facts_table(metrics)],
         figures=_pictures(tensors),
         caveats=CAVEATS,
+        lines=lines,
     )
 
 

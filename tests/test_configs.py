@@ -16,25 +16,6 @@ from tests.experiment_configs import EXPERIMENT_CONFIGS
 from tests.mae_configs import MAE_CONFIGS
 from tests.reductions import ATTACK, CHECK, CONFIGS, EVALUATE, PROBE, SELECT
 
-CONFIGS = REPOSITORY / "configs"
-
-# Reductions by option, for what a stage trains or does.
-PROBE = {
-    "data.num_train": 20,
-    "model.hidden": [50],
-    "model.epochs_per_step": 10,
-    "trainer.max_epochs": 2,
-}
-CHECK = {"data.num_train": 20, "model.hidden": [50]}
-ATTACK = {
-    "model.num_draws": 2,
-    "model.num_candidates": 20,
-    "model.iterations": 20,
-    "model.iterations_per_step": 10,
-}
-SELECT = {"model.top": 10}
-EVALUATE = {"data.num_train": 20}
-
 
 @dataclass(frozen=True)
 class StageCase:
