@@ -49,6 +49,7 @@ COMPOSITIONS = [
         ("--model.out_features=4",),
     ),
     Composition("probe_binary", "cifar10_pixels", (), "cifar10"),
+    Composition("probe_binary", "food101_binary", ("vgg",), "food101"),
 ]
 EMBEDDING_PIPELINES = ("photos/pipeline.yaml", "transfer_reconstruction/fig03_models.yaml")
 EMBEDDING_CONFIGS = {

@@ -46,7 +46,7 @@ def small(
     datasets: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> dict[str, Any]:
     """Options that embed small images with the small backbone, whatever the config calls it."""
-    for name in PAPER_BACKBONES:
+    for name in (*PAPER_BACKBONES, "timm/vgg16.tv_in1k"):
         monkeypatch.setitem(models.backbones.PAPER_BACKBONES, name, TINY)
     return {
         "data.weights": str(datasets["weights"]),
@@ -55,7 +55,9 @@ def small(
     }
 
 
-@pytest.mark.parametrize("composition", COMPOSITIONS, ids=lambda c: c.data)
+@pytest.mark.parametrize(
+    "composition", COMPOSITIONS, ids=lambda c: "-".join([c.data, *c.backbones])
+)
 def test_composition(
     composition: Composition,
     datasets: dict[str, Path],
@@ -84,7 +86,7 @@ def test_composition(
         for path in (tmp_path / "cache").rglob("description.json")
     ]
     backbones = {"vit": "vit_b16", "dino": "dino_vit_b16", "dinov2": "dinov2_vit_b14"}
-    backbones |= {"clip": "clip_vit_l14"}
+    backbones |= {"clip": "clip_vit_l14", "vgg": "timm/vgg16.tv_in1k"}
     expected = backbones[composition.backbones[0]] if composition.backbones else "identity"
     assert {fact["backbone"] for fact in facts} == {expected}
     features = "cls_mean" if "cls_and_mean" in composition.backbones else "cls"
