@@ -2,8 +2,8 @@
 
 from callbacks.attackability_writer import AttackabilityWriter
 from callbacks.candidate_writer import CandidateWriter
-from callbacks.encoder_writer import EncoderWriter
 from callbacks.draw_hyperparameters import DrawHyperparameters
+from callbacks.encoder_writer import EncoderWriter
 from callbacks.last_checkpoint import LastCheckpoint
 from callbacks.mae_pictures import MAEPictures
 from callbacks.recovery_writer import RecoveryWriter
@@ -13,8 +13,8 @@ from callbacks.step_checkpoint import StepCheckpoint
 __all__ = [
     "AttackabilityWriter",
     "CandidateWriter",
-    "EncoderWriter",
     "DrawHyperparameters",
+    "EncoderWriter",
     "LastCheckpoint",
     "MAEPictures",
     "RecoveryWriter",
