@@ -381,18 +381,14 @@ class CandidateSearch(L.LightningModule):
             )
         saved = checkpoint.get("hyper_parameters", {})
         for name, value in self.hparams.items():
-            if name != "iterations_per_step" and name in saved and saved[name] != value:
+            if name in saved and saved[name] != value:
                 raise InputError(
                     f"the run to continue has {name}={saved[name]}, this one {name}={value}; "
                     "choose another trainer.default_root_dir, or delete the old one"
                 )
-        steps = checkpoint.get("iterations_per_step", self.iterations_per_step)
-        if steps != self.iterations_per_step:
-            raise InputError(
-                f"the run to continue made {steps} iterations a step, here it would be "
-                f"{self.iterations_per_step}, as on another device; set "
-                f"model.iterations_per_step to {steps}"
-            )
+        # A run may continue on another device, for which other steps would be chosen.
+        self.iterations_per_step = checkpoint.get("iterations_per_step", self.iterations_per_step)
+        self.history = self.history.new_zeros(self.num_steps, len(self.diverged))
         rank, world = self.trainer.global_rank, self.trainer.world_size
 
         def own(draws: Tensor, dim: int = 0) -> Tensor:
@@ -412,7 +408,8 @@ class CandidateSearch(L.LightningModule):
         checkpoint["optimizer_states"] = [
             {
                 "param_groups": [
-                    {**group, "lr": function(group["lr"])} for group in optimizer["param_groups"]
+                    {k: function(v) if isinstance(v, Tensor) else v for k, v in group.items()}
+                    for group in optimizer["param_groups"]
                 ],
                 # A count of steps, without dimensions, is common to all draws.
                 "state": {
