@@ -106,7 +106,7 @@ def main() -> None:
     form = "grouped convolutions" if options.grouped else "looped generators, one backbone batch"
     print(
         f"{options.backbone}, {options.size} px, batch {options.batch} ({form}), "
-        f"{options.precision}, {torch.get_num_threads()} threads, medians of {options.rounds} rounds"
+        f"{options.precision}, {torch.get_num_threads()} threads, medians of {options.rounds}"
     )
     for name, value in (("at once", batched), ("one by one", looped)):
         per_hour = 3600 * made / value / 600
