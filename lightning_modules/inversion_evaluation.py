@@ -78,7 +78,9 @@ class InversionEvaluation(L.LightningModule):
         """Compares; the batch of held-out samples is not needed."""
         data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
         embeddings = data.train_tensors[0].to(self.device)
-        photos = data.images.train_set.all_pixels().float().to(self.device) / 255
+        # Decoded by several threads, which are not in the trainer's inference mode.
+        with torch.inference_mode(False):
+            photos = data.images.train_set.all_pixels().to(self.device) / 255
         images = self.found["images"].to(self.device)
         if len(photos) < 2:
             raise InputError("the comparison needs at least 2 training images")
@@ -90,11 +92,8 @@ class InversionEvaluation(L.LightningModule):
         queries = probe.standardise(mine) if target is None else target.to(vectors)
         target_similarity, own = nearest_by_cosine(queries, vectors)
         columns: dict[str, Tensor] = {"target_similarity": target_similarity}
-        sets = {"": images}
-        if self.originals is not None:
-            sets["original_"] = self.originals.to(self.device)
-        for prefix, pictures in sets.items():
-            quality = self._quality(pictures, photos, embeddings, own)
+        for prefix, pictures in self.sets.items():
+            quality = self._quality(pictures.to(self.device), photos, embeddings, own)
             columns |= {prefix + name: value for name, value in quality.items()}
         self.metrics = {
             "num_images": len(images),
@@ -110,10 +109,9 @@ class InversionEvaluation(L.LightningModule):
             ],
         }
         self.tensors = {
-            "images": images,
+            **{f"{prefix}images": pictures for prefix, pictures in self.sets.items()},
             "train_images": _resized(photos[own], images.shape[-1]),
             "label": self.found["label"],
-            **({} if self.originals is None else {"original_images": sets["original_"]}),
             **{name: value.float() for name, value in columns.items()},
         }
         self.log_dict({f"inversion/{n}": v for n, v in self.metrics["mean"].items()})
@@ -126,8 +124,8 @@ class InversionEvaluation(L.LightningModule):
         attacked = resemblance(self._embed(self.attacked, images), embeddings, own)
         quality = {"ssim": ssim(images, pairs), **_columns("attacked", attacked)}
         if self.second is not None:
-            embedded = (self._embed(self.second, x) for x in (images, photos))
-            quality |= _columns("second", resemblance(*embedded, own))
+            found, true = (self._embed(self.second, x) for x in (images, photos))
+            quality |= _columns("second", resemblance(found, true, own))
         if self.perceptual:
             quality["lpips"] = self._lpips(images, pairs)
         return quality

@@ -5,19 +5,22 @@ from pathlib import Path
 
 import torch
 
-DIMENSION = 16
 
+def save_tiny_unclip(folder: Path, dimension: int) -> None:
+    """Writes the parts that the decoder is loaded from, each into its subfolder.
 
-def save_tiny_unclip(folder: Path) -> None:
-    """Writes the parts that the decoder is loaded from, each into its subfolder."""
+    Args:
+        folder: Where to.
+        dimension: D of the embeddings it takes.
+    """
     import diffusers
     import transformers
     from diffusers.pipelines.deprecated.unclip.text_proj import UnCLIPTextProjModel
 
     torch.manual_seed(0)
     text = transformers.CLIPTextConfig(
-        hidden_size=DIMENSION,
-        projection_dim=DIMENSION,
+        hidden_size=dimension,
+        projection_dim=dimension,
         intermediate_size=16,
         num_hidden_layers=1,
         num_attention_heads=2,
@@ -36,7 +39,7 @@ def save_tiny_unclip(folder: Path) -> None:
     parts = {
         "text_encoder": transformers.CLIPTextModelWithProjection(text),
         "text_proj": UnCLIPTextProjModel(
-            clip_embeddings_dim=DIMENSION,
+            clip_embeddings_dim=dimension,
             time_embed_dim=32 * 4,
             cross_attention_dim=cross_attention,
         ),
