@@ -13,6 +13,7 @@ import yaml
 from tests.conftest import REPOSITORY, quiet, run_cli
 from tests.embedding_configs import EMBEDDING_CONFIGS
 from tests.mae_configs import MAE_CONFIGS
+from tests.membership_configs import MEMBERSHIP_CONFIGS
 
 CONFIGS = REPOSITORY / "configs"
 
@@ -136,7 +137,7 @@ REDUCTIONS: dict[str, dict[str, Any]] = {
 def test_every_config_is_run_by_a_test() -> None:
     shipped = {str(path.relative_to(CONFIGS)) for path in CONFIGS.rglob("*.yaml")}
     assert not set(STAGES) & set(PIPELINES)
-    assert shipped == {*STAGES, *PIPELINES, *EMBEDDING_CONFIGS, *MAE_CONFIGS}
+    assert shipped == {*STAGES, *PIPELINES, *EMBEDDING_CONFIGS, *MAE_CONFIGS, *MEMBERSHIP_CONFIGS}
 
 
 @pytest.mark.parametrize("config", STAGES)
