@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
 
 from artifacts.errors import InputError
 from artifacts.membership_splits import (
@@ -205,9 +207,11 @@ class MembershipSplits(PretrainingDataModule):
             )
         return everything.subset([index[identifier] for identifier in part.identifiers])
 
-    def predict_dataloader(self) -> ResumableLoader:
+    def predict_dataloader(self) -> DataLoader[tuple[Tensor, Tensor]]:
         """The questioned images, in order."""
-        return self._loader("questioned")
+        # Lightning makes it anew from its arguments, which must be those of a plain loader.
+        workers = self.sources.get("questioned", self.images).num_workers
+        return DataLoader(self._sets["questioned"], batch_size=self.batch_size, num_workers=workers)
 
     @property
     def questioned_identifiers(self) -> list[str]:
