@@ -5,6 +5,7 @@ plays the target; ``score`` on images as the target shows them. No argument can 
 the target. A score is lower for a likelier member.
 """
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -215,7 +216,10 @@ class LearnedAttack(MembershipAttack):
             non_members.append(self._relative(shadow.non_members))
         low, high = torch.cat(members), torch.cat(non_members)
         labels = [0] * len(low) + [1] * len(high)
-        self._model = self.classifier().fit(torch.cat([low, high]).numpy(), labels)
+        with warnings.catch_warnings():
+            # A network that is stopped early is an attack like any other.
+            warnings.filterwarnings("ignore", message=".*hasn't converged yet.*")
+            self._model = self.classifier().fit(torch.cat([low, high]).numpy(), labels)
         self.threshold = 0.0
         self.shadow_scores = (self._log_odds(low), self._log_odds(high))
         self._meet(population)

@@ -51,6 +51,7 @@ def measure_signals(
     noise: Tensor,
     mask_ratio: float,
     *,
+    whole: bool = True,
     rows_per_pass: int = 512,
 ) -> Signals:
     """Shows images to a model, each under the same K masks and once whole.
@@ -60,6 +61,8 @@ def measure_signals(
         images: (N, c, S, S) in [0, 1].
         noise: (K, L), from :func:`~attacks.membership_masks.mask_noise`.
         mask_ratio: Share of patches to remove.
+        whole: Also show the images unmasked; else embedding, internals and statistics are empty
+            (N, 0), as nothing asks for those of a reference.
         rows_per_pass: Masked images in one forward pass; bounds the memory.
 
     Returns:
@@ -70,6 +73,7 @@ def measure_signals(
     """
     if model.training:
         raise ValueError("the model must be in evaluation mode to be measured")
+    nothing = images.new_empty(len(images), 0)
     masking = masking_from_noise(noise.to(images.device), mask_ratio)
     masks_per_pass = max(1, rows_per_pass // len(images))
     masked, everywhere, dispersion = [], [], []
@@ -90,7 +94,11 @@ def measure_signals(
         torch.cat(masked, 1),
         torch.cat(everywhere, 1),
         torch.cat(dispersion, 1),
-        *_whole_pass(model, images, rows_per_pass),
+        *(
+            _whole_pass(model, images, rows_per_pass)
+            if whole
+            else [images.new_empty(len(images), 0)] * 3
+        ),
     )
 
 

@@ -85,12 +85,19 @@ class Viewer:
     mask_ratio: float
     rows_per_pass: int = 512
 
-    def signals(self, model: MaskedAutoencoder, batches: Iterable[Tensor]) -> Signals:
-        """Signals of all images of some batches."""
+    def signals(
+        self, model: MaskedAutoencoder, batches: Iterable[Tensor], whole: bool = False
+    ) -> Signals:
+        """Signals of all images of some batches; ``whole`` as in :func:`measure_signals`."""
         return Signals.join(
             [
                 measure_signals(
-                    model, images, self.noise, self.mask_ratio, rows_per_pass=self.rows_per_pass
+                    model,
+                    images,
+                    self.noise,
+                    self.mask_ratio,
+                    whole=whole,
+                    rows_per_pass=self.rows_per_pass,
                 )
                 for images in batches
             ]
@@ -111,7 +118,7 @@ class Viewer:
         """
         return _observation(
             attacked,
-            self.signals(attacked.pool, batches),
+            self.signals(attacked.pool, batches, whole=True),
             self.signals(attacked.simulated, batches),
             [self.signals(model.pool, batches) for model in references],
         )
@@ -148,7 +155,7 @@ def shadow_rounds(
         raise ValueError(f"{len(shadows)} shadow models, {len(shadow_train)} training sets of them")
     # Each model is shown each set once.
     shared = [
-        {id(model): viewer.signals(model.pool, batches) for model in (target, *shadows)}
+        {id(m): viewer.signals(m.pool, batches, whole=True) for m in (target, *shadows)}
         for batches in (shadow_test, population)
     ]
     rounds = []

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
 
 from artifacts.errors import InputError
 from artifacts.membership_splits import (
@@ -76,7 +78,8 @@ class MembershipSplits(PretrainingDataModule):
         part: Whose images ``fit`` gets: ``target``, ``shadow_1``, ``shadow_2``, …, or ``pool``.
         sizes: Number of images of each part.
         num_shadows: Shadow models, each with training images of its own.
-        shadow_source: Another dataset for everything the attacker has (Fig. 4).
+        shadow_source: Another dataset for everything the attacker has (Fig. 4). The same as
+            ``source``, by name and folder, counts as none.
         members: Another dataset whose images are the target's training images: then ``source``
             holds images that the target surely never saw.
         downstream_source: Another labelled dataset for baseline A (CINIC-10 in the paper).
@@ -122,6 +125,11 @@ class MembershipSplits(PretrainingDataModule):
         self.shadow_names = [f"shadow_{number}" for number in range(1, num_shadows + 1)]
         if part not in (allowed := ["target", *self.shadow_names, "pool"]):
             raise InputError(f"part must be one of {', '.join(allowed)}, got '{part}'")
+        if shadow_source is not None and (shadow_source.name, shadow_source.root) == (
+            source.name,
+            source.root,
+        ):
+            shadow_source = None
         given = {
             "source": source,
             "shadow_source": shadow_source,
@@ -199,9 +207,11 @@ class MembershipSplits(PretrainingDataModule):
             )
         return everything.subset([index[identifier] for identifier in part.identifiers])
 
-    def predict_dataloader(self) -> ResumableLoader:
+    def predict_dataloader(self) -> DataLoader[tuple[Tensor, Tensor]]:
         """The questioned images, in order."""
-        return self._loader("questioned")
+        # Lightning makes it anew from its arguments, which must be those of a plain loader.
+        workers = self.sources.get("questioned", self.images).num_workers
+        return DataLoader(self._sets["questioned"], batch_size=self.batch_size, num_workers=workers)
 
     @property
     def questioned_identifiers(self) -> list[str]:

@@ -66,6 +66,9 @@ def test_signals_of_whole_images(model: MaskedAutoencoder, images: Tensor, noise
         torch.cat([first[:, 0], first[:, 1:].mean(1), second[:, 0], second[:, 1:].mean(1)], 1),
     )
     assert signals.statistics.shape == (5, 6)
+    masked_only = measure_signals(model, images, noise, RATIO, whole=False)
+    assert torch.equal(masked_only.masked_error, signals.masked_error)
+    assert masked_only.embedding.shape == masked_only.internals.shape == (5, 0)
     assert float(signals.statistics[2, 5]) == float(second[2].detach().max())
 
 
