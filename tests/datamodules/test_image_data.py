@@ -127,6 +127,12 @@ def test_content_key_changes_with_what_the_images_depend_on(root: Path, tmp_path
     others.append(data.content_key("train"))
     assert len({key, *others}) == len(others) + 1
 
+    # The same images with other labels.
+    swapped = {"flora": GROUPS["flora"], "fauna": GROUPS["fauna"]}
+    first, second = (module(root, task=task, test_fraction=0) for task in (GROUPS, swapped))
+    assert first.train_set.identifiers == second.train_set.identifiers
+    assert first.content_key("train") != second.content_key("train")
+
 
 class Watcher(L.LightningModule):
     """Notes the labels and images of each epoch."""
@@ -145,7 +151,9 @@ class Watcher(L.LightningModule):
         return torch.optim.SGD(self.parameters())
 
 
-def fit(root: Path, run: Path, epochs: int, checkpoint: str | None = None) -> Watcher:
+def fit(
+    root: Path, run: Path, epochs: int, checkpoint: str | None = None, seed: int = 3
+) -> Watcher:
     watcher = Watcher()
     trainer = L.Trainer(
         default_root_dir=run,
@@ -155,7 +163,7 @@ def fit(root: Path, run: Path, epochs: int, checkpoint: str | None = None) -> Wa
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    data = ImageFolderDataModule(str(root), image_size=8, batch_size=4, seed=3)
+    data = ImageFolderDataModule(str(root), image_size=8, batch_size=4, test_fraction=0, seed=seed)
     trainer.fit(watcher, datamodule=data, ckpt_path=checkpoint, weights_only=True)
     trainer.save_checkpoint(run / "last.ckpt")
     return watcher
@@ -166,12 +174,14 @@ def test_order_is_that_of_seed_and_epoch_and_the_split_is_written(
 ) -> None:
     whole = fit(root, tmp_path / "whole", 3)
     assert whole.epochs[0] != whole.epochs[1]
-    assert sorted(whole.epochs[0]) == sorted(whole.epochs[1])
+    other = fit(root, tmp_path / "other", 1, seed=4)
+    assert whole.epochs[0] != other.epochs[0]
+    assert sorted(whole.epochs[0]) == sorted(whole.epochs[1]) == sorted(other.epochs[0])
     fit(root, tmp_path / "first", 1)
     rest = fit(root, tmp_path / "rest", 3, str(tmp_path / "first" / "last.ckpt"))
     assert rest.epochs == {epoch: whole.epochs[epoch] for epoch in (1, 2)}
     split = json.loads((tmp_path / "whole" / "split.json").read_text())
-    assert len(split["train"]["identifiers"]) == len(whole.epochs[0]) == 25
+    assert len(split["train"]["identifiers"]) == len(whole.epochs[0]) == 31
 
 
 def test_loaders(root: Path) -> None:
