@@ -7,8 +7,6 @@ from callbacks.draw_hyperparameters import DrawHyperparameters
 from callbacks.encoder_writer import EncoderWriter
 from callbacks.inversion_evaluation_writer import InversionEvaluationWriter
 from callbacks.inversion_writer import InversionWriter
-from callbacks.draw_hyperparameters import DrawHyperparameters
-from callbacks.encoder_writer import EncoderWriter
 from callbacks.last_checkpoint import LastCheckpoint
 from callbacks.mae_pictures import MAEPictures
 from callbacks.membership_score_writer import MembershipScoreWriter
@@ -26,8 +24,6 @@ __all__ = [
     "EncoderWriter",
     "InversionEvaluationWriter",
     "InversionWriter",
-    "DrawHyperparameters",
-    "EncoderWriter",
     "LastCheckpoint",
     "MAEPictures",
     "MembershipScoreWriter",
