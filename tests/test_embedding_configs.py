@@ -106,7 +106,11 @@ def test_pipeline(
         data["data.backbone"] = TINY
     stages = yaml.safe_load((CONFIGS / config).read_text(encoding="utf-8"))["stages"]
     embedded = [name for name in stages if name.split("_")[0] in ("probe", "check", "evaluate")]
-    grid = {"dataset": ["food101_binary"], "backbone": ["vit", "dino"], "seed": [0]}
+    grid: dict[str, list[Any]] = {
+        "dataset": ["food101_binary"],
+        "backbone": ["vit", "dino"],
+        "seed": [0],
+    }
     case = PipelineCase(
         grid=grid if dataset == "food101" else {}, options=dict.fromkeys(embedded, data)
     )
@@ -161,6 +165,7 @@ def test_settings_of_replaced_data_do_not_leak(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.skipif(not (SHARED / "data" / "photos").is_dir(), reason="needs ../shared/data")
 def test_photos_pipeline_recovers_real_photos(tmp_path: Path) -> None:
     content = yaml.safe_load((CONFIGS / "photos/pipeline.yaml").read_text(encoding="utf-8"))
