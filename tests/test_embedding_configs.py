@@ -166,6 +166,7 @@ def test_settings_of_replaced_data_do_not_leak(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.skipif(not (SHARED / "data" / "photos").is_dir(), reason="needs ../shared/data")
 def test_photos_pipeline_recovers_real_photos(tmp_path: Path) -> None:
     content = yaml.safe_load((CONFIGS / "photos/pipeline.yaml").read_text(encoding="utf-8"))
