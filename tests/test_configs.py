@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.callbacks.test_resolution_writer import RESOLUTION_CONFIGS
 from tests.conftest import quiet, run_cli
 from tests.embedding_configs import EMBEDDING_CONFIGS
 from tests.experiment_configs import EXPERIMENT_CONFIGS
 from tests.mae_configs import MAE_CONFIGS
 from tests.membership_configs import MEMBERSHIP_CONFIGS
 from tests.reductions import ATTACK, CHECK, CONFIGS, EVALUATE, PROBE, SELECT
+from tests.test_inversion_configs import PIPELINES as INVERSION_PIPELINES
+from tests.test_inversion_configs import STAGES as INVERSION_STAGES
 
 
 @dataclass(frozen=True)
@@ -108,14 +111,9 @@ REDUCTIONS: dict[str, dict[str, Any]] = {
 def test_every_config_is_run_by_a_test() -> None:
     shipped = {str(path.relative_to(CONFIGS)) for path in CONFIGS.rglob("*.yaml")}
     assert not set(STAGES) & set(PIPELINES)
-    assert shipped == {
-        *STAGES,
-        *PIPELINES,
-        *EMBEDDING_CONFIGS,
-        *EXPERIMENT_CONFIGS,
-        *MAE_CONFIGS,
-        *MEMBERSHIP_CONFIGS,
-    }
+    elsewhere = {*EMBEDDING_CONFIGS, *EXPERIMENT_CONFIGS, *MAE_CONFIGS, *MEMBERSHIP_CONFIGS}
+    elsewhere |= {*INVERSION_STAGES, *INVERSION_PIPELINES, *RESOLUTION_CONFIGS}
+    assert shipped == {*STAGES, *PIPELINES, *elsewhere}
 
 
 @pytest.mark.parametrize("config", STAGES)

@@ -1,39 +1,50 @@
-"""Resolutions of the images behind a run."""
+"""Resolutions of the images behind a run (Fig. 29)."""
 
 import json
 from pathlib import Path
 
+import yaml
 from PIL import Image
 
-from tests.conftest import REPOSITORY, quiet, run_cli
+from tests.conftest import quiet, run_cli
+from tests.datamodules.layouts import food101
+from tests.reductions import CONFIGS
 
+RESOLUTION_CONFIGS = {
+    "transfer_reconstruction/fig29_resolutions.yaml",
+    "transfer_reconstruction/resolutions.yaml",
+}
 SIZES = [(40, 30), (30, 40), (40, 30), (50, 50)]
 
 
 def test_stored_sizes_are_counted(tmp_path: Path) -> None:
-    for label in ("a", "b"):
-        for number, size in enumerate(SIZES):
-            path = tmp_path / "images" / label / f"{number}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.new("RGB", size, (40 * number, 100, 100)).save(path)
-    words = [
-        "fit",
-        f"--config={REPOSITORY}/configs/transfer_reconstruction/probe_binary.yaml",
-        *quiet(tmp_path / "run"),
-        "--data=datamodules.EmbeddingsDataModule",
-        "--data.images=datamodules.ImageFolderDataModule",
-        f"--data.images.root={tmp_path}/images",
-        "--data.images.image_size=4",
-        "--data.images.test_from=train",
-        "--data.backbone=identity",
-        f"--data.cache_dir={tmp_path}/cache",
-        "--data.num_train=4",
-        "--model.hidden=[5]",
-        "--model.epochs_per_step=1",
-        "--trainer.max_epochs=1",
-        "--trainer.callbacks+=callbacks.ResolutionWriter",
-    ]
-    assert run_cli(*words) == 0
-    rows = json.loads((tmp_path / "run/resolutions.json").read_text())
+    root = food101(tmp_path / "food101")
+    photos = sorted(root.rglob("*.jpg"))
+    for number, path in enumerate(photos):
+        Image.new("RGB", SIZES[number % 4], (number % 256, 100, 100)).save(path)
+    name = "transfer_reconstruction/fig29_resolutions.yaml"
+    content = yaml.safe_load((CONFIGS / name).read_text(encoding="utf-8"))
+    content |= {"run": str(tmp_path / "run"), "grid": {"dataset": ["food101_binary"]}}
+    (stage,) = content["stages"].values()
+    stage["options"] = {
+        **dict(word.removeprefix("--").split("=") for word in quiet(tmp_path)[1:]),
+        "data.images.root": str(root),
+        "data.images.image_size": 4,
+        "data.backbone": "identity",
+        "data.cache_dir": str(tmp_path / "cache"),
+        "data.num_train": 4,
+        "model.hidden": [5],
+    }
+    path = tmp_path / "small.yaml"
+    path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+    assert run_cli("pipeline", f"--config={path}") == 0
+    rows = json.loads((tmp_path / "run/probe_food101_binary/resolutions.json").read_text())
     found = {(row["width"], row["height"]): row["images"] for row in rows}
-    assert found == {(40, 30): 4, (30, 40): 2, (50, 50): 2}
+    split = json.loads((tmp_path / "run/probe_food101_binary/split.json").read_text())
+    expected: dict[tuple[int, int], int] = {}
+    for part in ("train", "test"):
+        for identifier in split[part]["identifiers"]:
+            with Image.open(next(root.rglob(identifier))) as image:
+                expected[image.size] = expected.get(image.size, 0) + 1
+    assert found == expected
+    assert set(found) == set(SIZES)
