@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import json
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -64,7 +65,15 @@ def pipeline(
     """
     if not stages:
         raise InputError("the pipeline has no stages; give a config: --config FILE")
+    if not run.strip():
+        raise InputError("run is blank: name the directory of the experiment")
     stages = expand_grid(stages, grid or {})
+    for name in stages:
+        if not re.fullmatch(r"\w[\w.+=,-]*", str(name)) or name.endswith(".previous"):
+            raise InputError(
+                f"a stage cannot be named '{name}': its name is a directory's, of letters, digits "
+                "and _.+=,-"
+            )
     for number, (name, stage) in enumerate(stages.items(), start=1):
         directory = Path(run) / name
         state = _state(Path(run), directory, stage)
@@ -104,6 +113,7 @@ def expand_grid(stages: dict[str, Stage], grid: dict[str, list[Any]]) -> dict[st
     """
     if {"run", "stage"} & set(grid) or not all(grid.values()):
         raise InputError("a grid has names other than 'run' and 'stage', each with some values")
+    stages = {str(name): stage for name, stage in stages.items()}  # YAML has numbers as names, too.
     expanded: dict[str, Stage] = {}
     for combination in itertools.product(*grid.values()):
         values = dict(zip(grid, combination, strict=True))

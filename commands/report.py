@@ -47,11 +47,18 @@ def report(metrics: str, output: str | None = None) -> None:
             f"{metrics} is not the metrics file of an evaluation; {EVALUATION.made_by}"
         )
     target = Path(output) if output is not None else root / "report.html"
+    try:
+        lines = summary_lines(counted)
+        tables = [_recovery_table(counted), _facts_table(counted)]
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{metrics} is not the metrics file of an evaluation ({error!r}); {EVALUATION.made_by}"
+        ) from error
     page = Page(
         title="Training images recovered from a probe's weights",
         threat_model=THREAT_MODEL,
-        headline=summary_lines(counted)[0],
-        tables=[_recovery_table(counted), _facts_table(counted)],
+        headline=lines[0],
+        tables=tables,
         figures=_pictures(tensors),
         caveats=CAVEATS,
         versions=f"afterimage {package_version()}, torch {torch.__version__}, "
@@ -64,7 +71,7 @@ def report(metrics: str, output: str | None = None) -> None:
     )
     with atomic_path(target) as temporary:
         temporary.write_text(render(page), encoding="utf-8")
-    for line in summary_lines(counted):
+    for line in lines:
         sys.stdout.write(line + "\n")
     sys.stdout.write(f"the report is {target}\n")
 

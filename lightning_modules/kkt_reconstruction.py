@@ -1,5 +1,6 @@
 """Reconstruction of training vectors from the weights of a probe."""
 
+from math import inf
 from typing import Literal
 
 import torch
@@ -97,6 +98,11 @@ class KKTReconstruction(CandidateSearch):
     ) -> None:
         if not 0 < alpha_annealing <= 1:
             raise InputError(f"alpha_annealing must be in (0, 1], got {alpha_annealing}")
+        if not (0 <= multiplier_learning_rate < inf and 0 <= multiplier_penalty < inf):
+            raise InputError(
+                "multiplier_learning_rate and multiplier_penalty must be finite and not negative, "
+                f"got {multiplier_learning_rate} and {multiplier_penalty}"
+            )
         most = 2 * MULTIPLIER_SUM / max(num_candidates, 1)
         super().__init__(
             probe,
