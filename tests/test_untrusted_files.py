@@ -73,7 +73,8 @@ def _script(where: Path) -> bytes:
 
 
 def _yaml(where: Path) -> bytes:
-    return f"a: !!python/object/apply:pathlib.Path.touch [!!python/object/apply:pathlib.Path ['{where}/payload-was-run']]".encode()
+    path = f"!!python/object/apply:pathlib.Path ['{where}/payload-was-run']"
+    return f"a: !!python/object/apply:pathlib.Path.touch [{path}]".encode()
 
 
 CONTENTS = {
@@ -149,31 +150,30 @@ def test_nothing_is_run_and_one_line_says_so(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    # One content under every name would tell little more than every content under some.
-    names = list(CONTENTS)
-    for index, suffix in enumerate(SUFFIXES):
-        for kind in (names[index % len(names)], "torch"):
-            path = tmp_path / f"stranger{suffix}"
-            path.write_bytes(CONTENTS[kind](tmp_path))
-            places = {
-                "{file}": path,
-                "{probe}": small_probe,
-                "{candidates}": small_candidates,
-                "{root}": tmp_path,
-            }
-            words = list(OPTIONS[option])
-            for place, value in places.items():
-                words = [word.replace(place, str(value)) for word in words]
-            if words[0] in ("fit", "test", "predict") and len(words) > 2:
-                words += quiet(tmp_path / "run")
-            capsys.readouterr()
-            assert run_cli(*words) == 1, (kind, suffix)
-            lines = [
-                line for line in capsys.readouterr().err.splitlines() if line.startswith("error:")
-            ]
-            assert len(lines) == 1
-            assert str(path) in lines[0] or path.name in lines[0], lines[0]
-            assert not (tmp_path / "payload-was-run").exists(), (kind, suffix)
+    # Contents and names in turn: all of either are tried on some option.
+    turn = list(OPTIONS).index(option)
+    others = [kind for kind in CONTENTS if kind not in ("pickle", "torch")]
+    for index, kind in enumerate(("pickle", "torch", others[turn % len(others)])):
+        suffix = SUFFIXES[(3 * turn + index) % len(SUFFIXES)]
+        path = tmp_path / f"stranger{suffix}"
+        path.write_bytes(CONTENTS[kind](tmp_path))
+        places = {
+            "{file}": path,
+            "{probe}": small_probe,
+            "{candidates}": small_candidates,
+            "{root}": tmp_path,
+        }
+        words = list(OPTIONS[option])
+        for place, value in places.items():
+            words = [word.replace(place, str(value)) for word in words]
+        if words[0] in ("fit", "test", "predict") and len(words) > 2:
+            words += quiet(tmp_path / "run")
+        capsys.readouterr()
+        assert run_cli(*words) == 1, (kind, suffix)
+        lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error:")]
+        assert len(lines) == 1
+        assert str(path) in lines[0] or path.name in lines[0], lines[0]
+        assert not (tmp_path / "payload-was-run").exists(), (kind, suffix)
 
 
 def test_the_payload_would_run(tmp_path: Path) -> None:
