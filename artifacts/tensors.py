@@ -195,7 +195,7 @@ def check_tensors(
         if not bool(torch.isfinite(tensor).all()):
             raise InputError(f"{where}: '{name}' holds NaN or infinity; {schema.made_by}")
         least = 0 if name in ("draw", "residual", "history") else -1 if is_index else -torch.inf
-        values = set(tensor.unique().tolist()) if is_index else set()
+        values = set(tensor.flatten().tolist()) if is_index else set()
         if tensor.numel() and (float(tensor.min()) < least or {-1, 0} <= values):
             kind = "-1 and 1, or classes from 0" if name != "draw" and is_index else "from 0"
             raise InputError(
