@@ -57,9 +57,9 @@ def require_writable_directory(directory: str | Path) -> Path:
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory):
             pass
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a name with a null character.
         raise InputError(
-            f"cannot write to the directory {directory}: {error.strerror or error}; "
+            f"cannot write to the directory {directory}: {getattr(error, 'strerror', error)}; "
             "choose another one (--trainer.default_root_dir) or change its permissions"
         ) from error
     return directory
@@ -95,6 +95,10 @@ def write_json(path: str | Path, value: Any) -> None:  # noqa: ANN401 - any JSON
         temporary.write_text(text, encoding="utf-8")
 
 
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON number")
+
+
 def read_json(path: str | Path, *, what: str, made_by: str) -> Any:  # noqa: ANN401
     """Reads a JSON file.
 
@@ -103,6 +107,6 @@ def read_json(path: str | Path, *, what: str, made_by: str) -> Any:  # noqa: ANN
     """
     path = require_file(path, what=what, made_by=made_by)
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        return json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not a {what}: {error}; {made_by}") from error

@@ -232,8 +232,15 @@ def check_tensors(
                     f"{where}: '{name}' has shape {tuple(tensor.shape)}, but {letter} should be "
                     f"{lengths[letter] or 'at least 1'}; {schema.made_by}"
                 )
-        is_label = name.startswith("label") or name == "draw"
-        if is_label == tensor.is_floating_point() or tensor.is_complex():
+        is_index = name.startswith("label") or name == "draw"
+        if (tensor.dtype != torch.int64) if is_index else (not tensor.is_floating_point()):
             raise InputError(f"{where}: '{name}' has dtype {tensor.dtype}; {schema.made_by}")
-        if not is_label and not bool(torch.isfinite(tensor).all()):
+        if not bool(torch.isfinite(tensor).all()):
             raise InputError(f"{where}: '{name}' holds NaN or infinity; {schema.made_by}")
+        least = 0 if name in ("draw", "residual", "history") else -1 if is_index else -torch.inf
+        values = set(tensor.flatten().tolist()) if is_index else set()
+        if tensor.numel() and (float(tensor.min()) < least or {-1, 0} <= values):
+            kind = "-1 and 1, or classes from 0" if name != "draw" and is_index else "from 0"
+            raise InputError(
+                f"{where}: '{name}' has values from {tensor.min()}, not {kind}; {schema.made_by}"
+            )

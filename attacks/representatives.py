@@ -45,6 +45,8 @@ class Cut:
             raise ValueError("give either maxclust or height, to cut the tree there")
         if self.maxclust is not None and self.maxclust < 1:
             raise ValueError(f"maxclust must be at least 1, not {self.maxclust}")
+        if self.height is not None and not 0 <= self.height <= 2:
+            raise ValueError(f"height is a cosine distance, from 0 to 2, not {self.height}")
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from pathlib import Path
 import lightning as L
 
 from artifacts.files import write_json
+from callbacks.expected import expect
 from lightning_modules.probe_mlp import ProbeMLP
 
 
@@ -15,9 +16,13 @@ class AttackabilityWriter(L.Callback):
     The same numbers are logged as ``attackability/*`` by the module itself.
     """
 
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Refuses other modules than :class:`ProbeMLP` before anything is run."""
+        expect(pl_module, ProbeMLP, self)
+
     def on_test_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Writes the file on the first process."""
-        assert isinstance(pl_module, ProbeMLP)
+        assert isinstance(pl_module, ProbeMLP)  # setup() has seen to it.
         facts = pl_module.attackability
         if facts is None or not trainer.is_global_zero:
             return

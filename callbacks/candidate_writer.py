@@ -6,6 +6,7 @@ import lightning as L
 
 from artifacts.errors import InputError
 from artifacts.tensors import CANDIDATES, write_tensors
+from callbacks.expected import expect
 from callbacks.provenance import provenance
 from lightning_modules.candidate_search import CandidateSearch
 
@@ -13,9 +14,13 @@ from lightning_modules.candidate_search import CandidateSearch
 class CandidateWriter(L.Callback):
     """Writes ``candidates.safetensors`` into the run directory when the reconstruction ends."""
 
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Refuses other modules than :class:`CandidateSearch` before anything is run."""
+        expect(pl_module, CandidateSearch, self)
+
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Writes the file on the first process, also when a finished run is only continued."""
-        assert isinstance(pl_module, CandidateSearch)
+        assert isinstance(pl_module, CandidateSearch)  # setup() has seen to it.
         if trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
         done = trainer.global_step * pl_module.iterations_per_step

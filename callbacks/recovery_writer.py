@@ -8,6 +8,7 @@ from torch import Tensor
 
 from artifacts.files import atomic_path, write_json
 from artifacts.tensors import EVALUATION, write_tensors
+from callbacks.expected import expect
 from callbacks.provenance import provenance
 from lightning_modules.reconstruction_evaluation import ReconstructionEvaluation
 from reporting.summary import summary_lines
@@ -16,9 +17,13 @@ from reporting.summary import summary_lines
 class RecoveryWriter(L.Callback):
     """Writes ``metrics.json`` and ``evaluation.safetensors``, and figures into TensorBoard."""
 
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Refuses other modules than :class:`ReconstructionEvaluation` before anything is run."""
+        expect(pl_module, ReconstructionEvaluation, self)
+
     def on_test_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Writes into the run directory and prints the main line."""
-        assert isinstance(pl_module, ReconstructionEvaluation)
+        assert isinstance(pl_module, ReconstructionEvaluation)  # setup() has seen to it.
         if not trainer.is_global_zero:
             return
         root = Path(trainer.default_root_dir)

@@ -7,11 +7,17 @@ import lightning as L
 from torch import Tensor
 
 from artifacts.tensors import REPRESENTATIVES, write_tensors
+from callbacks.expected import expect
 from callbacks.provenance import provenance
+from lightning_modules.representative_selection import RepresentativeSelection
 
 
 class RepresentativeWriter(L.Callback):
     """Writes ``representatives.safetensors`` into the run directory."""
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Refuses other modules than :class:`RepresentativeSelection` before anything is run."""
+        expect(pl_module, RepresentativeSelection, self)
 
     def on_predict_batch_end(
         self,

@@ -1,11 +1,14 @@
 """The Lightning CLI as this project uses it, with its traps closed."""
 
+import re
 import signal
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
 import lightning as L
+import torch
 import yaml
 from jsonargparse import Namespace
 from lightning.fabric.plugins import ClusterEnvironment
@@ -38,9 +41,37 @@ class Parser(LightningArgumentParser):
         kwargs.setdefault("allow_abbrev", False)
         super().__init__(*args, **kwargs)
 
+    def parse_args(self, args: list[str], *rest: Any, **kwargs: Any) -> Any:  # type: ignore[override] # noqa: ANN401
+        """Parses a command line, after a look at the config files that it names."""
+        for path in config_files(args):
+            check_config_file(path)
+        return super().parse_args(args, *rest, **kwargs)
+
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Raises what went wrong as one line instead of printing 30 lines of usage."""
         raise InputError(one_line(str(ex or message))) from ex
+
+
+def config_files(args: list[str]) -> list[Path]:
+    """The config files that a command line names and that exist."""
+    names = [word.removeprefix("--config=") for word in args if word.startswith("--config=")]
+    names += [name for word, name in pairwise(args) if word == "--config"]
+    return [path for path in map(Path, names) if path.is_file()]
+
+
+def check_config_file(path: Path) -> None:
+    """Refuses a file that is no YAML mapping, by its name, which the parser does not tell.
+
+    Raises:
+        InputError: It is not.
+    """
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
+        reason = one_line(str(error)).replace(' in "<unicode string>"', "")
+        raise InputError(f"{path} is not a YAML file: {reason}") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path} is no config: it holds no options (name: value)")
 
 
 # Lines of jsonargparse that tell how it searched, not what is wrong.
@@ -56,6 +87,7 @@ _NOISE = (
 
 def one_line(message: str) -> str:
     """A parser's message of many lines as one, without what does not help the user."""
+    message = message.split("Exception raised from ")[0]  # Frames of torch's own code follow.
     lines = (line.strip(" -") for line in message.splitlines())
     kept = [line for line in lines if line and not line.startswith(_NOISE)]
     return " ".join(dict.fromkeys(kept))
@@ -109,7 +141,12 @@ class AfterimageCLI(LightningCLI):
         name = "config.yaml" if self.subcommand == "fit" else f"config_{self.subcommand}.yaml"
         self.save_config_kwargs["config_filename"] = name
         trainer = self._get(self.config, "trainer")
-        root = trainer.get("default_root_dir") or "."
+        root = trainer.get("default_root_dir")
+        if root is not None and not str(root).strip():
+            raise InputError("trainer.default_root_dir is blank")
+        root = root or "."
+        if trainer.get("check_val_every_n_epoch") == 0:
+            raise InputError("trainer.check_val_every_n_epoch must be at least 1")
         if not trainer.get("fast_dev_run"):
             require_writable_directory(root)
         refuse_hpc_checkpoints(root)
@@ -121,10 +158,13 @@ class AfterimageCLI(LightningCLI):
             require_one_run(self.trainer)
         except InputError:
             raise
-        except (ValueError, MisconfigurationException) as error:
+        except (ValueError, RuntimeError, MemoryError, MisconfigurationException) as error:
             cause: BaseException | None = error
             while cause is not None and not isinstance(cause, InputError):
-                cause = cause.__cause__ or cause.__context__
+                mended = _mendable(cause)
+                cause = mended or cause.__cause__ or cause.__context__
+            if cause is None and not isinstance(error, ValueError | MisconfigurationException):
+                raise
             raise cause or InputError(one_line(str(error))) from error
 
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
@@ -169,16 +209,33 @@ class AfterimageCLI(LightningCLI):
         try:
             with group_of_processes():
                 super()._run_subcommand(subcommand)
-        except RuntimeError as error:
-            if "loading state_dict" not in str(error):
+        except (MemoryError, RuntimeError) as error:
+            mended = _mendable(error)
+            if mended is None:
                 raise
-            reason = one_line(str(error))[:300]
-            raise InputError(f"the checkpoint is of another model: {reason}") from error
+            raise mended from error
         except SIGTERMException:
             # Lightning's own exit code for it is 0, as if the stage were finished.
             raise SystemExit(128 + signal.SIGTERM) from None
         except MisconfigurationException as error:
             raise InputError(one_line(str(error))) from error
+
+        if not self.trainer.fast_dev_run:  # type: ignore[attr-defined]
+            self._require_that_something_was_done(subcommand)
+
+    def _require_that_something_was_done(self, subcommand: str) -> None:
+        """Refuses to end well without a result, as under limits of 0 batches or epochs."""
+        trainer = self.trainer
+        if subcommand == "fit":
+            done = trainer.global_step
+        else:
+            name = {"validate": "val"}.get(subcommand, subcommand)
+            done = sum(getattr(trainer, f"num_{name}_batches"))
+        if trainer.is_global_zero and done == 0:
+            raise InputError(
+                f"{subcommand} had nothing to do: the trainer's limits (trainer.max_epochs, "
+                "trainer.max_steps, trainer.limit_…_batches) leave no batch"
+            )
 
     def instantiate_trainer(self, **kwargs: Any) -> L.Trainer:  # noqa: ANN401 - as the base class
         """Puts logs and checkpoints of a stage into its run directory unless told otherwise."""
@@ -201,6 +258,19 @@ class AfterimageCLI(LightningCLI):
         if strategy is not None and config.get("strategy") == "ddp":
             kwargs["strategy"] = strategy()
         return super().instantiate_trainer(**kwargs)
+
+
+def _mendable(error: BaseException) -> InputError | None:
+    """What an error of torch's means for the user, if anything."""
+    text = one_line(str(error))
+    if "loading state_dict" in text:
+        return InputError(f"the checkpoint is of another model: {text[:300]}")
+    out_of_memory = isinstance(error, MemoryError | torch.OutOfMemoryError)
+    if out_of_memory or "allocate memory" in text or "Storage size calculation overflowed" in text:
+        size = re.search(r"\d+ bytes", text)
+        need = f" for {size.group()}" if size else ""
+        return InputError(f"there is not enough memory{need}; lower the sizes in the config")
+    return None
 
 
 def _flat(config: Any, prefix: str = "") -> dict[str, Any]:  # noqa: ANN401 - any YAML value

@@ -49,8 +49,14 @@ def require_one_run(trainer: L.Trainer) -> None:
     """Refuses tasks of SLURM that do not belong to one run, each of which would write the results.
 
     Raises:
-        InputError: Tasks and devices do not fit.
+        InputError: Tasks and devices do not fit, or there are more processes than processors.
     """
+    processors = os.cpu_count() or 1
+    if trainer.strategy.root_device.type == "cpu" and trainer.num_devices > processors:
+        raise InputError(
+            f"trainer.devices={trainer.num_devices} processes are more than the {processors} "
+            "processors of this machine"
+        )
     tasks = slurm_tasks()
     if tasks in (1, trainer.world_size) and (tasks == 1 or trainer.num_devices * _nodes() == tasks):
         return

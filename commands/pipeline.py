@@ -69,6 +69,8 @@ def pipeline(
     """
     if not stages:
         raise InputError("the pipeline has no stages; give a config: --config FILE")
+    if not run.strip():
+        raise InputError("run is blank: name the directory of the experiment")
     if scale is not None:
         run, grid = f"{run}_{scale.name}", scale.scaled_grid(grid or {})
     stages = expand_grid(stages, grid or {})
@@ -77,6 +79,12 @@ def pipeline(
             name: replace(stage, config=scale.scaled_configs(stage.config))
             for name, stage in stages.items()
         }
+    for name in stages:
+        if not re.fullmatch(r"\w[\w.+=,-]*", str(name)) or name.endswith(".previous"):
+            raise InputError(
+                f"a stage cannot be named '{name}': its name is a directory's, of letters, digits "
+                "and _.+=,-"
+            )
     for number, (name, stage) in enumerate(stages.items(), start=1):
         directory = Path(run) / name
         state = _state(Path(run), directory, stage)
@@ -117,6 +125,7 @@ def expand_grid(stages: dict[str, Stage], grid: dict[str, list[Any]]) -> dict[st
     """
     if {"run", "stage"} & set(grid) or not all(grid.values()):
         raise InputError("a grid has names other than 'run' and 'stage', each with some values")
+    stages = {str(name): stage for name, stage in stages.items()}  # YAML has numbers as names, too.
     expanded: dict[str, Stage] = {}
     repeated_names = [name for name in stages if _filled(name, dict.fromkeys(grid, "")) != name]
     last = list(stages)[list(stages).index(repeated_names[-1]) + 1 :] if repeated_names else []

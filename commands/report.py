@@ -97,9 +97,9 @@ def _section(path: Path) -> Section:
             section = inversion_section(content, read_tensors(file, INVERSION_EVALUATION)[0])
         else:
             raise InputError(f"{path} is not the metrics file of an evaluation; {MADE_BY}")
-    except (KeyError, TypeError, AttributeError) as error:
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise InputError(
-            f"{path} is not a whole metrics file of an evaluation (at {error}); {MADE_BY}"
+            f"{path} is not the metrics file of an evaluation ({error!r}); {MADE_BY}"
         ) from error
     return section
 

@@ -1,6 +1,7 @@
 """What attacks on a probe share: draws of candidates, and the loop that improves them."""
 
 import math
+import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,9 @@ from attacks.optimizers import DrawwiseAdam, DrawwiseSGD
 from attacks.row_space import row_space
 from lightning_modules.sharding import IndependentRanks, gather, parse_part
 from lightning_modules.victim import load_probe
+
+# Candidates, their gradient, what the optimiser remembers, and where the step started.
+COPIES = 5
 
 MatmulPrecision = Literal["highest", "high", "medium"]
 
@@ -98,6 +102,8 @@ class CandidateSearch(L.LightningModule):
                 "num_draws, iterations and iterations_per_step must be at least 1, seed and "
                 "first_draw at least 0"
             )
+        if first_draw + num_draws >= 2**63:
+            raise InputError("first_draw and num_draws are numbers of 64 bits")
         try:
             self.ranges = DrawRanges(**ranges)
         except ValueError as error:
@@ -187,6 +193,7 @@ class CandidateSearch(L.LightningModule):
         trainer = self._trainer
         world, rank = (1, 0) if trainer is None else (trainer.world_size, trainer.global_rank)
         indices = self.draws_of_part[rank::world]
+        require_memory_for(len(indices) * self.num_candidates * dimension, COPIES)
         draws = sample_draws(self.ranges, self.seed, indices, self.num_candidates, dimension)
         self.candidates = nn.Parameter(draws.candidates)
         self.add_unknowns(draws)
@@ -419,6 +426,26 @@ class CandidateSearch(L.LightningModule):
             }
             for optimizer in checkpoint["optimizer_states"]
         ]
+
+
+def require_memory_for(numbers: int, copies: int) -> None:
+    """Refuses a search that this machine could never hold.
+
+    Args:
+        numbers: How many are searched for, of 4 bytes each.
+        copies: How often they are held at the same time.
+
+    Raises:
+        InputError: They need more than all memory.
+    """
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    needed = 4 * numbers * copies
+    if needed > memory:
+        raise InputError(
+            f"the candidates need {needed / 2**30:.3g} GiB, this machine has "
+            f"{memory / 2**30:.3g}; lower model.num_draws or model.num_candidates, or split the "
+            "draws over several machines (model.part)"
+        )
 
 
 @contextmanager

@@ -104,6 +104,11 @@ class KKTReconstruction(CandidateSearch):
     ) -> None:
         if not 0 < alpha_annealing <= 1:
             raise InputError(f"alpha_annealing must be in (0, 1], got {alpha_annealing}")
+        if not (0 <= multiplier_learning_rate < math.inf and 0 <= multiplier_penalty < math.inf):
+            raise InputError(
+                "multiplier_learning_rate and multiplier_penalty must be finite and not negative, "
+                f"got {multiplier_learning_rate} and {multiplier_penalty}"
+            )
         most = 2 * MULTIPLIER_SUM / max(num_candidates, 1)
         super().__init__(
             probe,

@@ -1,6 +1,7 @@
 """Training of the probe that is attacked later."""
 
 from collections.abc import Sequence
+from math import inf
 from typing import Any
 
 import lightning as L
@@ -53,10 +54,10 @@ class ProbeMLP(L.LightningModule):
         super().__init__()
         if epochs_per_step < 1:
             raise InputError(f"epochs_per_step must be at least 1, got {epochs_per_step}")
-        if learning_rate <= 0 or weight_decay < 0:
+        if not (0 < learning_rate < inf and 0 <= weight_decay < inf and abs(init_scale) < inf):
             raise InputError(
-                f"learning_rate must be positive and weight_decay not negative, got "
-                f"{learning_rate} and {weight_decay}"
+                f"learning_rate must be positive, weight_decay not negative and all finite, got "
+                f"{learning_rate}, {weight_decay} and init_scale {init_scale}"
             )
         self.automatic_optimization = False
         self.epochs_per_step = epochs_per_step
