@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import warnings
+from importlib import import_module
 
 from artifacts.errors import InputError
 
@@ -32,10 +33,14 @@ tools:
   pipeline    run the stages of a config in order, skip finished ones, resume
   report      write one self-contained HTML page about finished stages
   table       gather the numbers of many runs, averaged over seeds
+  merge       make one file of what the parts of a sweep found
 
 options:
   --debug     on an error, show the whole traceback
 """
+
+# Each is a function of its name in a module of its name in commands.
+TOOLS = ("pipeline", "report", "table", "merge")
 
 
 def dispatch(args: list[str]) -> None:
@@ -43,21 +48,12 @@ def dispatch(args: list[str]) -> None:
     command = args[0] if args else "--help"
     if command in ("-h", "--help"):
         sys.stdout.write(DESCRIPTION)
-    elif command == "pipeline":
+    elif command in TOOLS:
         from commands.cli import run_tool
-        from commands.pipeline import pipeline
 
-        run_tool(pipeline, args[1:], dispatch=dispatch)
-    elif command == "report":
-        from commands.cli import run_tool
-        from commands.report import report
-
-        run_tool(report, args[1:])
-    elif command == "table":
-        from commands.cli import run_tool
-        from commands.table import table
-
-        run_tool(table, args[1:])
+        tool = getattr(import_module(f"commands.{command}"), command)
+        given = {"dispatch": dispatch} if command == "pipeline" else {}
+        run_tool(tool, args[1:], **given)
     elif command in ("fit", "validate", "test", "predict"):
         from commands.cli import AfterimageCLI
 
@@ -82,6 +78,7 @@ def main(args: list[str] | None = None) -> int:
     # Advice about workers and steps that does not apply to data held in memory.
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
     warnings.filterwarnings("ignore", message=".*The number of training batches.*")
+    warnings.filterwarnings("ignore", message=".*`srun` command is available.*")
     try:
         dispatch([word for word in args if word != "--debug"])
     except (InputError, OSError, UnicodeDecodeError) as error:

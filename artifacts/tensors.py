@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -27,17 +27,24 @@ class Schema:
         shapes: For each tensor its dimensions by letter, such as ``"R m D"``; the same letter is
             the same length throughout the file.
         made_by: What makes such a file, for error messages.
+        optional: Dimensions of tensors that need not be there.
+        items: If parts of such a file can be merged, the letter of the dimension they are split
+            along and the name of the tensor that numbers its items.
     """
 
     kind: str
     shapes: Mapping[str, str]
     made_by: str
+    optional: Mapping[str, str] = field(default_factory=dict)
+    items: tuple[str, str] | None = None
 
 
 CANDIDATES = Schema(
     kind="candidates",
     shapes={"candidates": "R m D", "multipliers": "R m", "labels": "m", "residual": "R"},
     made_by="`python main.py fit --config configs/quickstart/reconstruct.yaml` makes one",
+    optional={"draw": "R", "history": "T R", "relu_alpha": "R"},
+    items=("R", "draw"),
 )
 REPRESENTATIVES = Schema(
     kind="representatives",
@@ -70,11 +77,22 @@ EVALUATION = Schema(
     kind="evaluation",
     shapes={"similarity": "n", "held_out_similarity": "h", "margin": "n", "labels": "n"},
     made_by="`python main.py test --config configs/quickstart/evaluate.yaml` makes one",
+    optional={
+        "residual_history": "T R",
+        "train_images": "n c height width",
+        "recovered_images": "n c height width",
+        "ssim": "n",
+    },
 )
 EMBEDDINGS = Schema(
     kind="embeddings",
     shapes={"embeddings": "N D"},
     made_by="delete it, and the next run computes it again",
+)
+MEMBERSHIP_SCORES = Schema(
+    kind="membership scores",
+    shapes={"members": "a m", "non_members": "a n", "thresholds": "a"},
+    made_by="`python main.py pipeline --config configs/quickstart/membership.yaml` makes one",
 )
 
 
@@ -102,7 +120,7 @@ def write_tensors(
         InputError: A tensor breaks the schema or holds NaN or infinity, or the file cannot be
             written.
     """
-    check_tensors(str(path), schema, tensors)
+    check_tensors(str(path), schema, tensors, as_part=metadata.get("part", "0/1") != "0/1")
     shapes = {f"shape.{name}": str(list(tensor.shape)) for name, tensor in tensors.items()}
     header = {
         "schema_version": SCHEMA_VERSION,
@@ -139,8 +157,15 @@ def sha256_of_tensors(tensors: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def read_tensors(path: str | Path, schema: Schema) -> tuple[dict[str, Tensor], dict[str, str]]:
+def read_tensors(
+    path: str | Path, schema: Schema, *, as_part: bool = False
+) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Reads a file that :func:`write_tensors` wrote.
+
+    Args:
+        path: The safetensors file.
+        schema: What it must hold.
+        as_part: Take one part of a sweep that found nothing, too.
 
     Returns:
         The tensors by name, and the metadata.
@@ -168,19 +193,30 @@ def read_tensors(path: str | Path, schema: Schema) -> tuple[dict[str, Tensor], d
             f"{path} has schema version {metadata.get('schema_version')}, this package reads "
             f"version {SCHEMA_VERSION}; {schema.made_by}"
         )
-    check_tensors(str(path), schema, tensors)
+    check_tensors(str(path), schema, tensors, as_part=as_part)
     return tensors, metadata
 
 
-def check_tensors(where: str, schema: Schema, tensors: Mapping[str, Tensor]) -> None:
+def check_tensors(
+    where: str, schema: Schema, tensors: Mapping[str, Tensor], *, as_part: bool = False
+) -> None:
     """Checks names, shapes, dtypes and finiteness.
+
+    Args:
+        where: The file, for messages.
+        schema: What it must hold.
+        tensors: Name to tensor.
+        as_part: A part of a sweep may hold no items.
 
     Raises:
         InputError: One line naming the file, the tensor and what is wrong with it.
     """
     lengths: dict[str, int] = {}
-    for name, dimensions in schema.shapes.items():
+    may_be_empty = schema.items[0] if as_part and schema.items is not None else ""
+    for name, dimensions in {**schema.shapes, **schema.optional}.items():
         if name not in tensors:
+            if name in schema.optional:
+                continue
             raise InputError(f"{where} lacks the tensor '{name}'; {schema.made_by}")
         tensor = tensors[name]
         letters = dimensions.split()
@@ -190,12 +226,13 @@ def check_tensors(where: str, schema: Schema, tensors: Mapping[str, Tensor]) -> 
                 f"{schema.made_by}"
             )
         for letter, length in zip(letters, tensor.shape, strict=True):
-            if lengths.setdefault(letter, length) != length or length == 0:
+            empty = length == 0 and letter != may_be_empty
+            if lengths.setdefault(letter, length) != length or empty:
                 raise InputError(
                     f"{where}: '{name}' has shape {tuple(tensor.shape)}, but {letter} should be "
                     f"{lengths[letter] or 'at least 1'}; {schema.made_by}"
                 )
-        is_label = name.startswith("label")
+        is_label = name.startswith("label") or name == "draw"
         if is_label == tensor.is_floating_point() or tensor.is_complex():
             raise InputError(f"{where}: '{name}' has dtype {tensor.dtype}; {schema.made_by}")
         if not is_label and not bool(torch.isfinite(tensor).all()):

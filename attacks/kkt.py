@@ -287,9 +287,14 @@ def _evaluate(
     size = min(n_draws, max(1, elements // (m * widest)))
     loss = torch.empty_like(relu_alpha)
     mark = scratch.mark()
-    for start in range(0, n_draws, size):
+    start = stop = 0
+    while stop < n_draws:
         scratch.rewind(mark)
-        group = slice(start, start + size)
+        start, stop = stop, min(stop + size, n_draws)
+        # No draw is left alone: products of one matrix are rounded otherwise than those of several,
+        # and a draw's result should not depend on how many others there are.
+        stop += stop == n_draws - 1 and size > 1
+        group = slice(start, stop)
         loss[group] = _evaluate_group(
             layers,
             candidates[group],

@@ -26,7 +26,7 @@ class _DrawwiseOptimizer(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One step of every draw, from the gradients in ``.grad``."""
+        """One step of every draw, from the gradients in ``.grad``, which it may overwrite."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -83,8 +83,14 @@ class DrawwiseSGD(_DrawwiseOptimizer):
 class DrawwiseAdam(_DrawwiseOptimizer):
     """Adam, one learning rate a draw.
 
+    In a group with ``vector``, the draws of that mask have one second moment for each vector along
+    the last dimension, of the gradient's mean square (Ling et al., VectorAdam for Rotation
+    Equivariant Geometry Optimization, 2022). Their steps do not depend on the basis in which
+    vectors are written; Adam's are as long along the axes of little gradient as along the others.
+
     Args:
-        groups: Parameter groups with ``params`` (each (R, …)) and ``lr`` (R,).
+        groups: Parameter groups with ``params`` (each (R, …)), ``lr`` (R,), optionally ``vector``
+            (R,), bool.
         betas: As in :class:`torch.optim.Adam`.
         eps: As in :class:`torch.optim.Adam`.
     """
@@ -95,10 +101,10 @@ class DrawwiseAdam(_DrawwiseOptimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
     ) -> None:
-        super().__init__(groups, {"betas": betas, "eps": eps, "scale": 1.0})
+        super().__init__(groups, {"betas": betas, "eps": eps, "scale": 1.0, "vector": None})
 
     def _update(self, parameter: Tensor, grad: Tensor, rate: Tensor, group: dict[str, Any]) -> None:
-        state = self.state[parameter]
+        state, vector = self.state[parameter], group["vector"]
         if not state:
             state["step"] = torch.zeros((), dtype=torch.int64)
             state["exp_avg"] = torch.zeros_like(parameter)
@@ -107,6 +113,12 @@ class DrawwiseAdam(_DrawwiseOptimizer):
         step = int(state["step"])
         beta1, beta2 = group["betas"]
         mean = state["exp_avg"].lerp_(grad, 1 - beta1)
+        # The gradient is used up, and its memory free for the rest.
+        if vector is not None:
+            size = torch.linalg.vector_norm(grad, dim=-1, keepdim=True).div_(grad.shape[-1] ** 0.5)
+            chosen = vector.to(grad.device).view(-1, *[1] * (grad.dim() - 1))
+            torch.where(chosen, size, grad, out=grad)
         square = state["exp_avg_sq"].mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
-        denominator = square.sqrt().div_((1 - beta2**step) ** 0.5).add_(group["eps"])
-        parameter.addcmul_(mean / denominator, rate, value=-1 / (1 - beta1**step))
+        torch.sqrt(square, out=grad).div_((1 - beta2**step) ** 0.5).add_(group["eps"])
+        torch.div(mean, grad, out=grad)
+        parameter.addcmul_(grad, rate, value=-1 / (1 - beta1**step))

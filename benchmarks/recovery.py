@@ -1,13 +1,14 @@
 """How many training samples each recipe recovers, beside both nulls.
 
 Trains probes D-500-1 on digits (always there), and on photos and clip art behind a frozen ViT-S/14
-with ``--shared FOLDER`` that holds them and its weights), attacks them, and compares with the
-truth.
+(with ``--shared FOLDER`` that holds them and its weights), attacks them, and compares with the
+truth. Embeddings and probes are kept in ``--cache``.
 
-    python benchmarks/recovery.py --data digits --size 20 50
+    python -m benchmarks.recovery --data digits --size 20 50
 """
 
 import argparse
+import logging
 import tempfile
 import time
 import warnings
@@ -20,198 +21,136 @@ from torch import Tensor
 
 from attacks.recovery import measure_recovery
 from attacks.row_space import row_space
-from datamodules.in_memory import Batch, InMemoryDataModule, balanced_sample
-from lightning_modules import KKTReconstruction, ProbeMLP
+from benchmarks.variants import VARIANTS
+from benchmarks.victims import DATA, Victim, dataset, victim
+from lightning_modules import KKTReconstruction
 
-# Settings that differ from the default, and draws × candidates per training sample × iterations.
-PUBLISHED_RANGES: dict[str, Any] = {
-    "learning_rate": (1e-6, 1.0),
-    "init_std": (1e-6, 1.0),
-    "lambda_min": (0.01, 0.5),
-    "relu_alpha": (10.0, 500.0),
-    "multiplier_init": (0.0, 1.0),
-    "frozen_multipliers": "none",
-    "alpha_annealing": 1.0,
-    "equalise": False,
-}
+# Settings that differ from the default: the paper's, and the default with one of its parts off.
 RECIPES: dict[str, dict[str, Any]] = {
     "default": {},
-    "full space": {"space": "full"},
-    "not equalised": {
-        "equalise": False,
+    "paper": {
+        "learning_rate": (1e-6, 1.0),
+        "init_std": (1e-6, 1.0),
+        "lambda_min": (0.01, 0.5),
         "relu_alpha": (10.0, 500.0),
-        "alpha_annealing": 1.0,
-        "learning_rate": (0.03, 0.3),
-        "multiplier_learning_rate": 0.03,
+        "multiplier_init": (0.0, 1.0),
         "frozen_multipliers": "none",
-    },
-    "paper (SGD)": {
-        **PUBLISHED_RANGES,
+        "alpha_annealing": 1.0,
+        "equalise": False,
         "optimizer": "sgd",
         "multiplier_learning_rate": 1e-4,
         "multiplier_rate_is_absolute": True,
         "space": "full",
     },
+    "Adam only": {"vector_steps": "none"},
+    "vector Adam only": {"vector_steps": "all"},
+    "full space": {"space": "full"},
+    # The neurons' own scale asks for a larger alpha: the paper's range.
+    "not equalised": {"equalise": False, "relu_alpha": (10.0, 500.0)},
+    # One rate for candidates and multipliers.
+    "SGD": {"optimizer": "sgd", "learning_rate": (0.01, 1.0), "multiplier_learning_rate": 1.0},
+    "no annealing": {"alpha_annealing": 1.0},
+    "λ from U(0, 1)": {"multiplier_init": (0.0, 1.0)},
+    "no frozen λ": {"frozen_multipliers": "none"},
+    "+ least-squares λ": {"frozen_multipliers": "none"},
+    "+ fixed gauge": {"frozen_multipliers": "none"},
+    "+ L-BFGS finish": {},
 }
 # Training samples: draws, candidates per sample, iterations.
 EFFORT = {20: (6, 4, 800), 50: (8, 5, 1000), 100: (8, 3, 1000)}
 
 
-class Sample(InMemoryDataModule):
-    """A balanced sample of given vectors; the others are held out."""
-
-    def __init__(self, vectors: Tensor, labels: Tensor, size: int, seed: int) -> None:
-        super().__init__()
-        self.vectors, self.labels, self.size, self.seed = vectors, labels, size, seed
-
-    def load(self) -> tuple[Batch, Batch]:
-        """Splits by seed."""
-        generator = torch.Generator().manual_seed(self.seed)
-        chosen = balanced_sample(self.labels, self.size, generator)
-        rest = torch.ones(len(self.labels), dtype=torch.bool)
-        rest[chosen] = False
-        pairs = [(self.vectors[i], self.labels[i]) for i in (chosen, rest)]
-        return pairs[0], pairs[1]
-
-
-def digits() -> Batch:
-    """Pixels of scikit-learn's digits, even against odd."""
-    from sklearn.datasets import load_digits
-
-    source = load_digits()
-    labels = 1 - 2 * (torch.from_numpy(source.target) % 2)
-    return torch.from_numpy(source.data).float() / 16, labels
-
-
-def embeddings(shared: Path, folders: dict[str, int]) -> Batch:
-    """[CLS] of the local ViT-S/14 for every image in some folders, with their labels."""
-    import timm
-    from PIL import Image
-    from torchvision.transforms import v2
-
-    weights = shared / "data/vit_small_patch14_dinov2.safetensors"
-    model = timm.create_model(
-        "vit_small_patch14_dinov2.lvd142m",
-        pretrained=True,
-        num_classes=0,
-        img_size=224,
-        pretrained_cfg_overlay={"file": str(weights)},
-    ).eval()
-    transform = v2.Compose(
-        [
-            v2.ToImage(),
-            v2.Resize(224),
-            v2.CenterCrop(224),
-            v2.ToDtype(torch.float32, scale=True),
-            v2.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
-        ]
+def attack(
+    recipe: str, probe: Path, iterations: int, seed: int, **settings: object
+) -> tuple[KKTReconstruction, float]:
+    """Runs an attack quietly; returns it, and its CPU-seconds."""
+    attacker = VARIANTS.get(recipe, KKTReconstruction)
+    module = attacker(
+        str(probe), iterations=iterations, seed=seed, **{**settings, **RECIPES[recipe]}
     )
-    vectors, labels = [], []
-    for folder, label in folders.items():
-        for path in sorted((shared / "data" / folder).iterdir()):
-            image = Image.open(path).convert("RGB")
-            with torch.no_grad():
-                vectors.append(model(transform(image)[None])[0])
-            labels.append(label)
-    return torch.stack(vectors), torch.tensor(labels)
-
-
-def fit(module: L.LightningModule, data: L.LightningDataModule | None, epochs: int) -> float:
-    """Trains quietly and returns the seconds."""
     with tempfile.TemporaryDirectory() as root:
         trainer = L.Trainer(
             default_root_dir=root,
-            max_epochs=epochs,
+            max_epochs=-1,
             accelerator="cpu",
             logger=False,
             enable_checkpointing=False,
             enable_progress_bar=False,
             enable_model_summary=False,
-            num_sanity_val_steps=0,
-            limit_val_batches=0,
         )
-        start = time.perf_counter()
-        trainer.fit(module, datamodule=data)
-        return time.perf_counter() - start
+        start = time.process_time()
+        trainer.fit(module)
+        return module, time.process_time() - start
 
 
-def attack(probe: Path, recipe: dict[str, Any], size: int, seed: int) -> tuple[Tensor, float]:
-    """Candidates (k, D) of the draws that did not diverge, and the seconds it took."""
-    draws, per_sample, iterations = EFFORT[size]
-    settings = {"num_draws": draws, "num_candidates": per_sample * size, **recipe}
-    module = KKTReconstruction(str(probe), iterations=iterations, seed=seed, **settings)
-    seconds = fit(module, None, -1)
-    return module.result()["candidates"].flatten(0, 1), seconds
+def counts(target: Victim, candidates: Tensor, seed: int) -> dict[str, dict[str, int]]:
+    """Recovered samples and both nulls, by threshold."""
+    basis = row_space(target.weights)
+    if basis is None:
+        basis = torch.eye(target.train.shape[1])
+    recovery = measure_recovery(target.train, target.held_out, candidates, basis, seed)
+    return recovery.counts()
+
+
+def silence() -> None:
+    """Leaves out what Lightning says about every run."""
+    for name in ("lightning.pytorch", "lightning.pytorch.utilities.rank_zero"):
+        logging.getLogger(name).setLevel(logging.ERROR)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--shared", type=Path)
-    parser.add_argument("--data", nargs="+", default=["digits"])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--shared", type=Path, help="folder with photos/, food_nature/, the ViT")
+    parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "afterimage")
+    parser.add_argument("--data", nargs="+", default=["digits"], choices=DATA)
     parser.add_argument("--size", nargs="+", type=int, default=[20, 50], choices=list(EFFORT))
-    parser.add_argument("--seeds", nargs="+", type=int, default=[10, 11, 12])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[20, 21, 22])
     parser.add_argument("--recipes", nargs="+", default=list(RECIPES), choices=list(RECIPES))
     parser.add_argument("--draws", type=int, help="instead of the usual number of draws")
+    parser.add_argument("--iterations", type=int, help="instead of the usual number")
     parser.add_argument("--weight-decay", type=float, default=0.08)
     options = parser.parse_args()
+    options.cache.mkdir(parents=True, exist_ok=True)
     warnings.filterwarnings("ignore")
-    import logging
-
-    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    print("data       n recipe          seed  >0.75 (held out, random)  >0.9 (held out)  seconds")
+    silence()
+    torch.set_num_threads(1)
+    print(
+        "data       n recipe            seed  >0.75 (held out, random)  >0.9 (held out) "
+        "iterations diverged CPU-s"
+    )
     for name in options.data:
-        if name == "digits":
-            vectors, labels = digits()
-        else:
-            folders = {
-                "photos": {"photos/animals": 1, "photos/food": -1, "photos/plants": -1},
-                "clipart": {"food_nature/train/food": 1, "food_nature/train/nature": -1},
-            }[name]
-            vectors, labels = embeddings(options.shared, folders)
+        data = dataset(name, options.shared, options.cache)
         for size in options.size:
             for seed in options.seeds:
-                data = Sample(vectors, labels, size, seed)
-                L.seed_everything(seed, verbose=False)
-                probe = ProbeMLP(vectors.shape[1], weight_decay=options.weight_decay)
-                fit(probe, data, 100)
-                with tempfile.TemporaryDirectory() as folder:
-                    path = Path(folder) / "probe.pt"
-                    torch.save(probe.probe.state_dict(), path)
-                    for recipe in options.recipes:
-                        settings = dict(RECIPES[recipe])
-                        if options.draws is not None:
-                            settings["num_draws"] = options.draws
-                        report((name, size, seed, recipe), settings, probe, data, path)
-
-
-def report(
-    case: tuple[str, int, int, str],
-    settings: dict[str, Any],
-    probe: ProbeMLP,
-    data: Sample,
-    path: Path,
-) -> None:
-    """Attacks one probe with one recipe and prints a line."""
-    name, size, seed, recipe = case
-    try:
-        candidates, seconds = attack(path, settings, size, seed)
-    except ValueError as error:
-        print(f"{name:8} {size:3} {recipe:15} {seed:4}  {error}", flush=True)
-        return
-    with torch.no_grad():
-        train, held_out = (
-            probe.probe.standardise(x) for x in (data.train_tensors[0], data.test_tensors[0])
-        )
-        basis = row_space(probe.probe.weights_and_biases()[0][0])
-        full = torch.eye(train.shape[1]) if basis is None else basis
-        counts = measure_recovery(train, held_out, candidates, full, seed).counts()
-    at = [counts[threshold] for threshold in ("0.75", "0.9")]
-    print(
-        f"{name:8} {size:3} {recipe:15} {seed:4}  {at[0]['recovered']:5} "
-        f"({at[0]['null_held_out']:3}, {at[0]['null_random']:3}) {at[1]['recovered']:10} "
-        f"({at[1]['null_held_out']:3}) {seconds:12.1f}",
-        flush=True,
-    )
+                target = victim(name, data, size, seed, options.cache, options.weight_decay)
+                for recipe in options.recipes:
+                    draws, per_sample, iterations = EFFORT[size]
+                    draws = options.draws or draws
+                    iterations = options.iterations or iterations
+                    head = f"{name:8} {size:3} {recipe:17} {seed:4}"
+                    try:
+                        module, seconds = attack(
+                            recipe,
+                            target.probe,
+                            iterations,
+                            seed,
+                            num_draws=draws,
+                            num_candidates=per_sample * size,
+                        )
+                    except ValueError as error:
+                        print(f"{head}  {error}", flush=True)
+                        continue
+                    found = module.result()["candidates"].flatten(0, 1)
+                    low, high = counts(target, found, seed).values()
+                    print(
+                        f"{head}  {low['recovered']:5} ({low['null_held_out']:3}, "
+                        f"{low['null_random']:3}) {high['recovered']:10} "
+                        f"({high['null_held_out']:3}) {iterations:12} "
+                        f"{int(module.diverged.sum()):5} {seconds:10.1f}",
+                        flush=True,
+                    )
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@ from pathlib import Path
 import lightning as L
 import torch
 from lightning.fabric.plugins import ClusterEnvironment
-from lightning.pytorch.plugins.environments import LightningEnvironment, SLURMEnvironment
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 
 from artifacts.errors import InputError
 

@@ -1,183 +1,115 @@
-"""The HTML report about a finished reconstruction."""
+"""The HTML report about finished runs."""
 
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import lightning
 import torch
-from torch import Tensor
 
 from artifacts.errors import InputError
 from artifacts.files import atomic_path, read_json
-from artifacts.tensors import EVALUATION, INVERSION_EVALUATION, package_version, read_tensors
-from reporting import figures
-from reporting.page import Page, Picture, Table, render
-from reporting.summary import summary_lines
-
-THREAT_MODEL = (
-    "The attacker holds the probe's weights and no training data: candidates come from the "
-    "stationarity equations of the trained weights, and the attacker's own choice among them from "
-    "clustering. The training set enters below only, to count what was found."
+from artifacts.tensors import (
+    EVALUATION,
+    INVERSION_EVALUATION,
+    package_version,
+    read_tensors,
 )
-COUNTED = ("recovered", "null_held_out", "null_random")
-CAVEATS = (
-    "A count means little without its null: similar images that were never trained on, and random "
-    "directions of the space that the weights span, also come near training samples.",
-    "Few recovered images do not make a model safe: a stronger attack or more draws may find more.",
-    "The counts hold for this training set, architecture and weight decay.",
-)
+from commands.membership_section import membership_section
+from commands.membership_seeds import seeds_section
+from commands.paper_tables import paper_table_section
+from commands.table import find_runs
+from reporting.inversion_section import inversion_section
+from reporting.page import Page, Section, render
+from reporting.reconstruction_section import reconstruction_section
+
+MADE_BY = "a `test` stage makes one, as with configs/quickstart/evaluate.yaml"
 
 
-def report(metrics: str, output: str | None = None, inversions: str | None = None) -> None:
-    """Writes one self-contained HTML page about a finished evaluation.
+def report(
+    metrics: str | list[str] | None = None,
+    output: str | None = None,
+    inversions: str | None = None,
+    table: str | None = None,
+    run: str | None = None,
+) -> None:
+    """Writes one self-contained HTML page about finished evaluations.
 
     Args:
-        metrics: The ``metrics.json`` of an evaluation stage, in its run directory.
-        output: The page to write; by default ``report.html`` beside it.
-        inversions: The ``inversion_metrics.json`` of an evaluation of inverted images, in its run
-            directory.
+        metrics: The ``metrics.json`` of an evaluation stage in its run directory, or several;
+            ``<name>`` in a path stands for anything, as for the tool ``table``.
+        output: The page to write; by default ``report.html`` beside the first, or in ``run``.
+        inversions: The ``inversion_metrics.json`` of inverted images, shown first.
+        table: ``table2`` … ``table7``, ``fig4`` or ``fig5`` of the membership paper with its own
+            figures beside, or ``seeds``, the mean over seeds; of the runs in ``run``.
+        run: The directory of the pipeline that the table is about.
 
     Raises:
-        InputError: The evaluation is not finished or broken, or the page cannot be written.
+        InputError: An evaluation is not finished or broken, or the page cannot be written.
     """
-    root = Path(metrics).parent
-    counted = read_json(metrics, what="metrics file", made_by=EVALUATION.made_by)
-    tensors, _ = read_tensors(root / "evaluation.safetensors", EVALUATION)
-    if not isinstance(counted, dict) or not {"num_train", "candidates"} <= counted.keys():
-        raise InputError(
-            f"{metrics} is not the metrics file of an evaluation; {EVALUATION.made_by}"
-        )
-    tables = [_recovery_table(counted), _facts_table(counted)]
-    pictures = _pictures(tensors)
-    if inversions is not None:
-        table, picture = _inversions(inversions)
-        tables.insert(1, table)
-        pictures.insert(0, picture)
-    target = Path(output) if output is not None else root / "report.html"
+    if (table is None) != (run is None) or (metrics is None and table is None):
+        raise InputError("report needs --metrics, or --table and --run")
+    sections: dict[Path, Section] = {}
+    if table is not None and run is not None:
+        section = seeds_section(run) if table == "seeds" else paper_table_section(table, run)
+        sections[Path(run) / table] = section
+    given = [metrics] if isinstance(metrics, str) else metrics or []
+    for path in _paths(given if inversions is None else [inversions, *given]):
+        sections[path.parent] = _section(path)
+    target = Path(output) if output is not None else next(iter(sections)) / "report.html"
+    if output is None and run is not None:
+        target = Path(run) / "report.html"
+    titles = list(dict.fromkeys(section.title for section in sections.values()))
     page = Page(
-        title="Training images recovered from a probe's weights",
-        threat_model=THREAT_MODEL,
-        headline=summary_lines(counted)[0],
-        tables=tables,
-        figures=pictures,
-        caveats=CAVEATS,
+        title=titles[0] if len(titles) == 1 else "What trained models give away",
+        sections=[
+            replace(section, title=f"{section.title}: {directory.name}")
+            for directory, section in sections.items()
+        ],
         versions=f"afterimage {package_version()}, torch {torch.__version__}, "
         f"lightning {lightning.__version__}",
-        configs=[
-            (str(path.relative_to(root.parent)), path.read_text(encoding="utf-8"))
-            for path in sorted(root.parent.glob("*/config*.yaml"))
-            if ".previous" not in path.parent.name
-        ],
+        configs=_configs(list(sections)),
     )
     with atomic_path(target) as temporary:
         temporary.write_text(render(page), encoding="utf-8")
-    for line in summary_lines(counted):
-        sys.stdout.write(line + "\n")
+    for section in sections.values():
+        sys.stdout.write("\n".join(section.lines or [section.headline]) + "\n")
     sys.stdout.write(f"the report is {target}\n")
 
 
-def _inversions(path: str) -> tuple[Table, Picture]:
-    """What an evaluation of inverted images measured, and the images."""
-    measured = read_json(path, what="metrics file", made_by=INVERSION_EVALUATION.made_by)
-    if not isinstance(measured, dict) or not {"mean", "images"} <= measured.keys():
+def _paths(given: Sequence[str]) -> list[Path]:
+    return [path for text in given for path in (find_runs(text) if "<" in text else [Path(text)])]
+
+
+def _section(path: Path) -> Section:
+    """What the page says about one metrics file and the tensors beside it."""
+    content: Any = read_json(path, what="metrics file", made_by=MADE_BY)
+    try:
+        if isinstance(content, dict) and "attacks" in content:
+            section = membership_section(path, content)
+        elif isinstance(content, dict) and {"num_train", "candidates"} <= content.keys():
+            tensors, _ = read_tensors(path.parent / "evaluation.safetensors", EVALUATION)
+            section = reconstruction_section(content, tensors)
+        elif isinstance(content, dict) and {"mean", "images"} <= content.keys():
+            file = path.parent / "inversion_evaluation.safetensors"
+            section = inversion_section(content, read_tensors(file, INVERSION_EVALUATION)[0])
+        else:
+            raise InputError(f"{path} is not the metrics file of an evaluation; {MADE_BY}")
+    except (KeyError, TypeError, AttributeError) as error:
         raise InputError(
-            f"{path} is not the metrics file of an evaluation of inversions; "
-            f"{INVERSION_EVALUATION.made_by}"
-        )
-    file = Path(path).parent / "inversion_evaluation.safetensors"
-    tensors, _ = read_tensors(file, INVERSION_EVALUATION)
-    names = [name for name in measured["mean"] if not name.startswith("original_")]
-    rows = [
-        [image["train_image"], *(f"{image[name]:.4g}" for name in names)]
-        for image in sorted(measured["images"], key=lambda image: -image["target_similarity"])
-    ]
-    table = Table(
-        title="Pictures of recovered vectors",
-        header=["nearest training image", *(name.replace("_", " ") for name in names)],
-        rows=rows,
-        note="Similarity: cosine of the picture's embedding and the training image's, in the "
-        "attacked network and in one that the inversion did not see, if one was given; others: "
-        "mean over the other training images; rank: place of the nearest training image among all "
-        f"{measured['num_train']} by that network. Only a second network tells a likeness from a "
-        "picture that fools the first.",
-    )
-    grid = figures.inversion_grid(tensors)
-    caption = "Training images and what was recovered of them, most similar vectors first."
-    return table, Picture(figures.data_uri(figures.png_bytes(grid)), caption)
+            f"{path} is not a whole metrics file of an evaluation (at {error}); {MADE_BY}"
+        ) from error
+    return section
 
 
-def _recovery_table(metrics: dict[str, Any]) -> Table:
-    rows = [
-        [
-            "all candidates" if name == "candidates" else "the attacker's own choice",
-            str(metrics[name]["count"]),
-            threshold,
-            *(str(counts[key]) for key in COUNTED),
-        ]
-        for name in ("candidates", "representatives")
-        if name in metrics
-        for threshold, counts in metrics[name]["cosine"].items()
-    ]
-    return Table(
-        title="Recovered training images",
-        header=["vectors", "number", "cosine >", "recovered", "null: held out", "null: random"],
-        rows=rows,
-        note=f"Of {metrics['num_train']} training samples. Both nulls count the same way: as many "
-        "held-out samples in place of the training samples, and random directions of the first "
-        "layer's row space in place of the candidates.",
-    )
-
-
-def _facts_table(metrics: dict[str, Any]) -> Table:
-    test = f"{metrics['test_accuracy']:.3f} ({metrics['num_test']} samples)"
-    rows = [
-        ["probe's training accuracy", f"{metrics['train_accuracy']:.3f}"],
-        ["probe's test accuracy", test],
-        ["draws", f"{metrics['draws']}, diverged: {metrics['diverged_draws']}"],
-        ["lowest relative KKT residual", f"{metrics['best_residual']:.4f}"],
-    ]
-    for name, row in metrics.get("ssim", {}).items():
-        count = f"{row['above_0.4']} of {metrics['num_train']}"
-        rows.append([f"SSIM of the pairs, {name}", f"mean {row['mean']:.3f}; above 0.4: {count}"])
-    for threshold, share in metrics.get("representatives", {}).get("precision", {}).items():
-        name = f"share of the attacker's choice within {threshold} of a training sample"
-        rows.append([name, f"{share:.2f}"])
-    note = "Where SSIM's nulls are as high as its own count, it tells nothing."
-    return Table(title="The run", header=["what", "value"], rows=rows, note=note)
-
-
-def _pictures(tensors: dict[str, Tensor]) -> list[Picture]:
-    drawn = []
-    if "train_images" in tensors:
-        grid = figures.reconstruction_grid(
-            tensors["train_images"], tensors["recovered_images"], tensors["similarity"]
-        )
-        drawn.append((grid, "Each training image above its nearest candidate, most similar first."))
-    if "closest_photo" in tensors:
-        grid = figures.photo_grid(tensors["closest_photo"], tensors["closest_similarity"])
-        drawn.append(
-            (
-                grid,
-                "Originals of the training images whose embeddings the attack came closest to, and "
-                "how close. They are not recovered images: those take an inversion.",
-            )
-        )
-    scatter = figures.margin_scatter(tensors["similarity"], tensors["margin"], tensors["labels"])
-    drawn.append((scatter, "Samples near the decision boundary shape the weights most."))
-    histogram = figures.similarity_histogram(tensors["similarity"], tensors["held_out_similarity"])
-    drawn.append((histogram, "Similarity to the nearest candidate: training and held-out samples."))
-    if "sample_norm" in tensors:
-        norms = figures.norm_comparison(
-            tensors["similarity"], tensors["sample_norm"], tensors["candidate_norm"]
-        )
-        drawn.append((norms, "A candidate's norm is arbitrary; only its direction is recovered."))
-    if "ssim" in tensors:
-        pairs = figures.ssim_scatter(tensors["similarity"], tensors["ssim"])
-        drawn.append((pairs, "Does cosine similarity tell which images look alike?"))
-    if "residual_history" in tensors:
-        curves = figures.residual_curves(tensors["residual_history"])
-        drawn.append((curves, "How far each draw is from solving the stationarity equations."))
+def _configs(directories: Sequence[Path]) -> list[tuple[str, str]]:
+    """Saved configs of the experiments that the metrics are of."""
+    roots = list(dict.fromkeys(directory.parent for directory in directories))
     return [
-        Picture(figures.data_uri(figures.png_bytes(figure)), caption) for figure, caption in drawn
+        (str(config.relative_to(root.parent)), config.read_text(encoding="utf-8"))
+        for root in roots
+        for config in sorted(root.glob("*/config*.yaml"))
+        if ".previous" not in config.parent.name
     ]

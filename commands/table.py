@@ -55,22 +55,32 @@ def table(
     sys.stdout.write("\n".join(lines) + f"\nthe table is {target}\n")
 
 
-def _read_runs(pattern: str) -> dict[Key, Any]:
+def find_runs(pattern: str) -> dict[Path, Key]:
+    """Files that a path with ``<name>`` in it stands for, with the names' values.
+
+    Raises:
+        InputError: There is no name, one stands twice, or no file matches.
+    """
     names = PLACEHOLDER.findall(pattern)
     if not names or len(set(names)) != len(names):
         raise InputError(f"--metrics needs <name>, each once, where paths differ; got '{pattern}'")
     start = re.split(r"[^/]*<", pattern, maxsplit=1)[0]
     relative = PLACEHOLDER.sub("*", pattern[len(start) :])
-    runs: dict[Key, Any] = {}
+    found: dict[Path, Key] = {}
     for path in sorted(Path(start or ".").glob(relative)):
         values = values_in(str(path), str(Path(pattern)))
         if values is not None and ".previous" not in str(path):
-            runs[tuple(values.items())] = read_json(
-                path, what="metrics file", made_by="an evaluation stage makes one"
-            )
-    if not runs:
+            found[path] = tuple(values.items())
+    if not found:
         raise InputError(f"no file matches {pattern}; run the experiment's pipeline first")
-    return runs
+    return found
+
+
+def _read_runs(pattern: str) -> dict[Key, Any]:
+    return {
+        values: read_json(path, what="metrics file", made_by="an evaluation stage makes one")
+        for path, values in find_runs(pattern).items()
+    }
 
 
 def _read_published(path: str) -> dict[Key, dict[str, float]]:

@@ -10,6 +10,7 @@ from datamodules.food101 import Food101DataModule
 from datamodules.image_data import ImageDataModule
 from datamodules.image_folder import ImageFolderDataModule
 from datamodules.inaturalist import INaturalistDataModule
+from datamodules.membership_splits import MembershipSplits
 from datamodules.mnist import FashionMNISTDataModule, MNISTDataModule
 from datamodules.pretraining import PretrainingDataModule
 from datamodules.representatives import RepresentativesDataModule
@@ -29,6 +30,7 @@ __all__ = [
     "ImageDataModule",
     "ImageFolderDataModule",
     "MNISTDataModule",
+    "MembershipSplits",
     "PretrainingDataModule",
     "RepresentativesDataModule",
     "TinyImageNetDataModule",

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 
 import lightning as L
 import torch
+from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler
 
@@ -41,8 +42,9 @@ class ImageDataModule(L.LightningDataModule):
         num_test: Number of test images, drawn at random. By default all.
         balanced: Draw equally many images of each label.
         test_from: ``"test"`` holds out the dataset's own test images, ``"train"`` the training
-            images that were not drawn. A dataset without a test set is divided first.
-        test_fraction: Share of each label that is held out where a dataset has no test set.
+            images that were not drawn.
+        test_fraction: Share of each label that is held out where a dataset has no test images of
+            its own.
         seed: Chooses the images, and their order in training.
         split: A ``split.json`` of an earlier run: the same images with the same labels. Then
             ``task``, ``num_*``, ``balanced`` and ``test_*`` do not matter.
@@ -68,7 +70,7 @@ class ImageDataModule(L.LightningDataModule):
         root: str,
         image_size: int = 224,
         in_chans: int = 3,
-        task: str | list[str] | dict[str, list[str]] | None = None,
+        task: list[str | int] | dict[str, list[str | int]] | str | None = None,
         num_classes: int | None = None,
         num_train: int | None = None,
         num_test: int | None = None,
@@ -146,7 +148,7 @@ class ImageDataModule(L.LightningDataModule):
         trainer = self.trainer
         if trainer is not None and trainer.is_global_zero and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             # Evaluating a run must not replace the split that it was trained with.
-            name = "split.json" if stage == "fit" else f"split_{stage}.json"
+            name = "split.json" if stage == "fit" else f"split_{TrainerFn(stage).value}.json"
             self.write_split(Path(trainer.default_root_dir) / name)
 
     def _draw(self) -> None:

@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -137,7 +138,7 @@ class ImageSet(Dataset[tuple[Tensor, Tensor]]):
         self.in_chans = in_chans
         self.max_pixels = max_pixels
 
-    @property
+    @cached_property
     def identifiers(self) -> list[str]:
         """Name of each image: its file relative to the root, or such as ``test/7``."""
         return [self.collection.identifiers[index] for index in self.indices.tolist()]
@@ -154,10 +155,24 @@ class ImageSet(Dataset[tuple[Tensor, Tensor]]):
         from torchvision.transforms.functional import pil_to_tensor
 
         name = int(self.indices[index])
+        stored = self._stored()
+        if stored is not None:
+            return stored[name].contiguous()
         mode = "RGB" if self.in_chans == 3 else "L"
         picture = self.collection.picture(name, mode, self.max_pixels)
         pixels: Tensor = pil_to_tensor(self._cropped(picture, self.collection.identifiers[name]))
         return pixels
+
+    def _stored(self) -> Tensor | None:
+        """All images of the collection (N, C, S, S), if they lie in memory as they are needed."""
+        if not isinstance(self.collection, ImageArray):
+            return None
+        pixels = self.collection.pixels
+        if pixels.shape[1:3] != (self.image_size, self.image_size):
+            return None
+        if pixels.dim() == 3:
+            return pixels.unsqueeze(1).expand(-1, self.in_chans, -1, -1)
+        return pixels.permute(0, 3, 1, 2) if self.in_chans == 3 else None
 
     def _cropped(self, picture: "Image.Image", name: str) -> "Image.Image":
         from torchvision.transforms import InterpolationMode
@@ -180,8 +195,13 @@ class ImageSet(Dataset[tuple[Tensor, Tensor]]):
 
     def all_pixels(self) -> Tensor:
         """Every image (n, C, S, S), uint8, decoded once: for sets that fit in memory."""
+        stored = self._stored()
+        if stored is not None:
+            return stored[self.indices].contiguous()
         shape = (len(self), self.in_chans, self.image_size, self.image_size)
-        images = torch.empty(shape, dtype=torch.uint8)
+        # Decoding threads do not share the inference mode of a test.
+        with torch.inference_mode(False):
+            images = torch.empty(shape, dtype=torch.uint8)
 
         def decode(index: int) -> None:
             images[index] = self.pixels(index)
@@ -194,9 +214,21 @@ class ImageSet(Dataset[tuple[Tensor, Tensor]]):
 
     def digests(self) -> list[bytes]:
         """SHA-256 of the stored content of each image."""
+        if isinstance(self.collection, ImageArray):
+            return [self.collection.digest(index) for index in self.indices.tolist()]
         # Most of the time is waiting for the disk, and hashing lets other threads run.
         with ThreadPoolExecutor(max_workers=8) as pool:
             return list(pool.map(self.collection.digest, self.indices.tolist()))
+
+    def stored_sizes(self) -> list[tuple[int, int]]:
+        """Width and height of each image before it is resized."""
+        mode = "RGB" if self.in_chans == 3 else "L"
+
+        def size(index: int) -> tuple[int, int]:
+            return self.collection.picture(index, mode, self.max_pixels).size
+
+        with ThreadPoolExecutor() as pool:
+            return list(pool.map(size, self.indices.tolist()))
 
     def subset(self, indices: Iterable[int] | Tensor) -> "ImageSet":
         """The images at ``indices`` of this set, in that order."""

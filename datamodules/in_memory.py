@@ -108,7 +108,7 @@ def balanced_sample(labels: Tensor, size: int, generator: torch.Generator) -> Te
     classes = torch.unique(labels)
     if size < 1 or size % len(classes) != 0:
         raise InputError(
-            f"{size} training samples cannot be balanced over {len(classes)} labels; "
+            f"{size} samples cannot be balanced over {len(classes)} labels; "
             f"choose a positive multiple of {len(classes)}"
         )
     per_class = size // len(classes)

@@ -1,6 +1,6 @@
 """Batches of 8-bit images whose order depends on nothing but seed and epoch, from any batch on."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -83,15 +83,26 @@ class EpochBatches(DistributedSampler[Any]):
 
 
 class ResumableLoader(DataLoader[PixelBatch]):
-    """A loader whose position in the epoch is part of a checkpoint.
+    """A loader whose epoch starts where the trainer's progress says.
+
+    That progress is part of every checkpoint. Lightning also offers loaders to keep a state of
+    their own, but loads it only into loaders made after the checkpoint was read, which a schedule
+    that asks for the number of steps prevents.
 
     Args:
         data: The images.
         sampler: Their order.
         num_workers: Processes that decode; 0 where they are in memory.
+        progress: How many batches of the epoch are done when an epoch, or the rest of it, starts.
     """
 
-    def __init__(self, data: PixelBatches, sampler: EpochBatches, num_workers: int = 0) -> None:
+    def __init__(
+        self,
+        data: PixelBatches,
+        sampler: EpochBatches,
+        num_workers: int = 0,
+        progress: Callable[[], int] = lambda: 0,
+    ) -> None:
         num_workers = 0 if data.pixels is not None else num_workers
         super().__init__(
             data,
@@ -102,20 +113,16 @@ class ResumableLoader(DataLoader[PixelBatch]):
             pin_memory=data.pixels is None and torch.cuda.is_available(),
         )
         self._batches = sampler
-        self._first = 0
-        self._position = 0
+        self._progress = progress
 
     def __iter__(self) -> Iterator[PixelBatch]:  # type: ignore[override]
-        self._batches.first = self._position = self._first
-        self._first = 0
-        for batch in super().__iter__():
-            self._position += 1
-            yield batch
+        # A generator: this runs when the first batch is asked for.
+        self._batches.first = self._progress()
+        yield from super().__iter__()
 
     def state_dict(self) -> dict[str, int]:
-        """How many batches of the epoch have been given."""
-        return {"position": self._position}
+        """Nothing; that it exists tells Lightning that epochs can be continued."""
+        return {}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """The next epoch starts behind those batches; after a whole epoch, with the first."""
-        self._first = state["position"] % len(self._batches)
+        """Nothing to load."""

@@ -1,6 +1,7 @@
 """Images to pre-train an encoder on, beside held-out ones that show what it memorises."""
 
 import logging
+from collections.abc import Callable
 from typing import Literal
 
 import lightning as L
@@ -97,7 +98,13 @@ class PretrainingDataModule(L.LightningDataModule):
 
     def train_dataloader(self) -> ResumableLoader:
         """Training images, in another order each epoch."""
-        return self._loader("members", shuffle=True, drop_last=self.drop_last)
+        loop = None if self.trainer is None else self.trainer.fit_loop.epoch_loop
+        return self._loader(
+            "members",
+            shuffle=True,
+            drop_last=self.drop_last,
+            progress=lambda: 0 if loop is None else loop.batch_progress.current.ready,
+        )
 
     def val_dataloader(self) -> list[ResumableLoader]:
         """Members, then non-members, ``num_val`` of each."""
@@ -115,7 +122,12 @@ class PretrainingDataModule(L.LightningDataModule):
         return images.subset(chosen.sort().values)
 
     def _loader(
-        self, part: str, *, shuffle: bool = False, drop_last: bool = False
+        self,
+        part: str,
+        *,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        progress: Callable[[], int] = lambda: 0,
     ) -> ResumableLoader:
         data = PixelBatches(self._sets[part], self._in_memory(part))
         trainer = self.trainer
@@ -128,7 +140,7 @@ class PretrainingDataModule(L.LightningDataModule):
             world_size=1 if trainer is None else trainer.world_size,
             rank=0 if trainer is None else trainer.global_rank,
         )
-        return ResumableLoader(data, sampler, self.images.num_workers)
+        return ResumableLoader(data, sampler, self.images.num_workers, progress)
 
     def _in_memory(self, part: str) -> Tensor | None:
         """The images on the device, decoded once, or None if they take too much memory."""
@@ -140,5 +152,7 @@ class PretrainingDataModule(L.LightningDataModule):
         if part not in self._pixels:
             device = "cpu" if self.trainer is None else self.trainer.strategy.root_device
             _log.info("decoding %d %s, %.2f GiB, onto %s", len(images), part, size, device)
-            self._pixels[part] = images.all_pixels().to(device)
+            # Validation asks for them in inference mode, training then uses the same.
+            with torch.inference_mode(False):
+                self._pixels[part] = images.all_pixels().to(device)
         return self._pixels[part]

@@ -25,7 +25,7 @@ class Drawing:
         seed: Chooses them.
 
     Raises:
-        InputError: ``test_fraction`` or ``test_from`` is out of range.
+        InputError: ``test_fraction``, ``test_from`` or ``seed`` is out of range.
     """
 
     num_train: int | None = None
@@ -40,6 +40,8 @@ class Drawing:
             raise InputError(f"test_fraction must be in [0, 1), got {self.test_fraction}")
         if self.test_from not in ("test", "train"):
             raise InputError(f"test_from must be 'test' or 'train', got '{self.test_from}'")
+        if not 0 <= self.seed < 2**63:
+            raise InputError(f"seed must be from 0 to 2^63 - 1, got {self.seed}")
 
     def draw(
         self, labels: Tensor, has_label: Tensor, held_out: Tensor | None

@@ -32,7 +32,8 @@ class ActivationMaximisation(CandidateSearch):
             the first layer when its singular values show one.
         seed: Seed of the draws.
         part: Which part of the draws this run searches: ``"0/3"`` is every third from the first.
-        iterations_per_step: Iterations in one step of the trainer, between two progress updates.
+        iterations_per_step: Iterations in one step of the trainer, between two progress updates;
+            by default chosen by the size of the problem. What is found does not depend on it.
 
     Raises:
         InputError: A number or range makes no sense.
@@ -50,7 +51,7 @@ class ActivationMaximisation(CandidateSearch):
         space: Literal["auto", "full"] = "full",
         seed: int = 0,
         part: str = "0/1",
-        iterations_per_step: int = 50,
+        iterations_per_step: int | None = None,
     ) -> None:
         super().__init__(
             probe,

@@ -1,7 +1,8 @@
 """What attacks on a probe share: draws of candidates, and the loop that improves them."""
 
+import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -22,6 +23,13 @@ from lightning_modules.victim import load_probe
 
 MatmulPrecision = Literal["highest", "high", "medium"]
 
+# Operations in one step of the trainer, for which its own few milliseconds are little, and after
+# which users see progress: about a quarter of a second of a CPU core, or of a GPU.
+_STEP_OPERATIONS_CPU = 10**10
+_STEP_OPERATIONS_GPU = 5 * 10**12
+# But so many steps a run has at least, for its progress and its curve of residuals.
+_FEWEST_STEPS = 10
+
 
 class CandidateSearch(L.LightningModule):
     """R draws of m candidates, each draw improved by an optimiser of its own.
@@ -40,7 +48,8 @@ class CandidateSearch(L.LightningModule):
         num_draws: Draws R of hyper-parameters and starting points.
         num_candidates: Candidates m of a draw.
         iterations: Steps of the optimiser.
-        iterations_per_step: Iterations in one step of the trainer, between two progress updates.
+        iterations_per_step: Iterations in one step of the trainer, between two progress updates;
+            None chooses by the size of the problem. What is found does not depend on it.
         optimizer: ``"adam"``, or ``"sgd"`` with momentum 0.9.
         space: ``"auto"`` or ``"full"``, see :class:`~lightning_modules.KKTReconstruction`.
         seed: Seed of the draws.
@@ -73,7 +82,7 @@ class CandidateSearch(L.LightningModule):
         num_draws: int,
         num_candidates: int,
         iterations: int,
-        iterations_per_step: int,
+        iterations_per_step: int | None,
         optimizer: Literal["adam", "sgd"],
         space: Literal["auto", "full"],
         seed: int,
@@ -84,7 +93,7 @@ class CandidateSearch(L.LightningModule):
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
-        if min(num_draws, iterations, iterations_per_step, first_draw + 1, seed + 1) < 1:
+        if min(num_draws, iterations, iterations_per_step or 1, first_draw + 1, seed + 1) < 1:
             raise InputError(
                 "num_draws, iterations and iterations_per_step must be at least 1, seed and "
                 "first_draw at least 0"
@@ -97,7 +106,8 @@ class CandidateSearch(L.LightningModule):
         self.num_draws = num_draws
         self.num_candidates = num_candidates
         self.iterations = iterations
-        self.iterations_per_step = min(iterations_per_step, iterations)
+        self.iterations_per_step = iterations_per_step or 1
+        self._chooses_step = iterations_per_step is None
         self.optimizer_name = optimizer
         self.space = space
         self.seed = seed
@@ -110,7 +120,6 @@ class CandidateSearch(L.LightningModule):
         self.draws_of_part = draws[part_index :: self.num_parts]
         self.matmul_precision = matmul_precision
         self.needs_hidden_layer = needs_hidden_layer
-        self.num_steps = -(-iterations // self.iterations_per_step)
         self._configured = False
 
     def add_unknowns(self, draws: Draws) -> None:
@@ -123,6 +132,10 @@ class CandidateSearch(L.LightningModule):
     def learning_rates(self) -> list[Tensor]:
         """Learning rate of every draw (R,), for each of the unknowns."""
         return [self.rates]
+
+    def vector_draws(self) -> Tensor | None:
+        """Draws (R,) whose candidates Adam moves as vectors, see :class:`DrawwiseAdam`."""
+        return None
 
     @abstractmethod
     def set_gradients(self, iteration: int) -> Tensor:
@@ -185,13 +198,30 @@ class CandidateSearch(L.LightningModule):
             ("basis", basis),
         ):
             self.register_buffer(name, tensor, persistent=False)
+        if self._chooses_step:
+            shapes = [(dimension, len(layers[0][0])), *(weight.shape for weight, _ in layers[1:])]
+            self.iterations_per_step = self._iterations_in_a_step(shapes)
         self.register_buffer("diverged", torch.zeros(len(indices), dtype=torch.bool))
         self.register_buffer("history", torch.zeros(self.num_steps, len(indices)))
         self.probe = probe
         self._configured = True
 
+    def _iterations_in_a_step(self, shapes: Sequence[tuple[int, ...]]) -> int:
+        """The iterations in one step of the trainer, for layers with weights of these shapes."""
+        # Five products of two operations each, see attacks.kkt.
+        one = 10 * self.num_draws * self.num_candidates * sum(math.prod(s) for s in shapes)
+        attached = self._trainer is not None
+        device = self.trainer.strategy.root_device if attached else self.device
+        most = _STEP_OPERATIONS_GPU if device.type == "cuda" else _STEP_OPERATIONS_CPU
+        return max(1, min(most // one, self.iterations // _FEWEST_STEPS))
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of the trainer in all."""
+        return -(-self.iterations // self.iterations_per_step)
+
     def setup(self, stage: str) -> None:
-        """Tells the trainer how many steps there are.
+        """Checks what the trainer is to do.
 
         Raises:
             InputError: A data module was given, or the trainer's options do not fit.
@@ -211,6 +241,9 @@ class CandidateSearch(L.LightningModule):
                 f"trainer.precision {self.trainer.precision} has no effect here or is too coarse; "
                 "take 32-true, 64-true or bf16-true"
             )
+
+    def on_fit_start(self) -> None:
+        """Tells the trainer how many steps there are."""
         # -1, or Lightning's default of 1,000: the iterations decide.
         limit = self.trainer.max_epochs
         if limit is None or limit == -1 or limit > self.num_steps:
@@ -231,13 +264,14 @@ class CandidateSearch(L.LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """One optimiser for all draws, each with its own learning rate."""
-        groups = [
+        groups: list[dict[str, Any]] = [
             {"params": [unknown], "lr": rates}
             for unknown, rates in zip(self.unknowns(), self.learning_rates(), strict=True)
         ]
-        return (
-            DrawwiseSGD(groups) if self.optimizer_name == "sgd" else DrawwiseAdam(groups, eps=1e-12)
-        )
+        if self.optimizer_name == "sgd":
+            return DrawwiseSGD(groups)
+        groups[0]["vector"] = self.vector_draws()
+        return DrawwiseAdam(groups, eps=1e-12)
 
     def on_train_start(self) -> None:
         """Fixes the layers for the run."""
@@ -249,7 +283,6 @@ class CandidateSearch(L.LightningModule):
         assert isinstance(optimizer, LightningOptimizer)
         first = self.current_epoch * self.iterations_per_step
         last = min(first + self.iterations_per_step, self.iterations)
-        before = [unknown.detach().clone() for unknown in self.unknowns()]
         freeze = bool(self.diverged.any())
         with matmul_precision(self.matmul_precision):
             for iteration in range(first, last):
@@ -259,7 +292,7 @@ class CandidateSearch(L.LightningModule):
                     self._zero_gradients_of_diverged()
                 # Only the last of them counts as a step of the trainer.
                 (optimizer if iteration == last - 1 else optimizer.optimizer).step()
-        self._freeze_diverged(optimizer.optimizer, loss, before)
+        self._freeze_diverged(optimizer.optimizer, loss)
         with torch.no_grad():
             residual = self.residuals(loss)
         self.history[self.current_epoch] = residual
@@ -286,17 +319,15 @@ class CandidateSearch(L.LightningModule):
             unknown.grad[self.diverged] = 0
 
     @torch.no_grad()
-    def _freeze_diverged(
-        self, optimizer: torch.optim.Optimizer, loss: Tensor, before: list[Tensor]
-    ) -> None:
-        """Puts draws that left the finite numbers back to ``before`` and stops them there."""
+    def _freeze_diverged(self, optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
+        """Sets draws that left the finite numbers to zero, and stops them there."""
         finite = torch.isfinite(loss)
         for unknown in self.unknowns():
             finite &= torch.isfinite(unknown).flatten(1).all(1)
         fresh = ~finite & ~self.diverged
         if bool(fresh.any()):
-            for unknown, value in zip(self.unknowns(), before, strict=True):
-                unknown[fresh] = value[fresh]
+            for unknown in self.unknowns():
+                unknown[fresh] = 0
             assert isinstance(optimizer, DrawwiseAdam | DrawwiseSGD)
             optimizer.reset_draws(fresh)
             self.diverged |= fresh
@@ -336,8 +367,9 @@ class CandidateSearch(L.LightningModule):
         }
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Notes which probe is attacked, and holds the draws of all processes."""
+        """Notes the probe and what a step of the trainer is, and holds all processes' draws."""
         checkpoint["probe_sha256"] = sha256_of_file(self.probe_path)
+        checkpoint["iterations_per_step"] = self.iterations_per_step
         self._map_draws(checkpoint, self.of_all_draws)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -354,6 +386,9 @@ class CandidateSearch(L.LightningModule):
                     f"the run to continue has {name}={saved[name]}, this one {name}={value}; "
                     "choose another trainer.default_root_dir, or delete the old one"
                 )
+        # A run may continue on another device, for which other steps would be chosen.
+        self.iterations_per_step = checkpoint.get("iterations_per_step", self.iterations_per_step)
+        self.history = self.history.new_zeros(self.num_steps, len(self.diverged))
         rank, world = self.trainer.global_rank, self.trainer.world_size
 
         def own(draws: Tensor, dim: int = 0) -> Tensor:
@@ -373,7 +408,8 @@ class CandidateSearch(L.LightningModule):
         checkpoint["optimizer_states"] = [
             {
                 "param_groups": [
-                    {**group, "lr": function(group["lr"])} for group in optimizer["param_groups"]
+                    {k: function(v) if isinstance(v, Tensor) else v for k, v in group.items()}
+                    for group in optimizer["param_groups"]
                 ],
                 # A count of steps, without dimensions, is common to all draws.
                 "state": {

@@ -1,5 +1,6 @@
 """Reconstruction of training vectors from the weights of a probe."""
 
+import math
 from typing import Literal
 
 import torch
@@ -42,6 +43,10 @@ class KKTReconstruction(CandidateSearch):
         equalise: Let every hidden neuron count the same in the loss, where that is exact: with
             one hidden layer and one output. Elsewhere only α is put on the scale of the neurons.
         optimizer: ``"adam"``, or the paper's ``"sgd"`` with momentum 0.9.
+        vector_steps: Draws whose candidates Adam moves as vectors, the same in every basis (see
+            :class:`~attacks.optimizers.DrawwiseAdam`): ``"half"``, two in four, ``"none"`` or
+            ``"all"``. They find more of few samples, and the others more of many. Their rates
+            are √(D/k) times as large in a space of k of D dimensions.
         space: ``"auto"`` solves in the row space of the first layer when its singular values show
             one, ``"full"`` in all D dimensions.
         seed: Seed of the draws.
@@ -49,7 +54,8 @@ class KKTReconstruction(CandidateSearch):
             sweep can be split over runs.
         part: Which part of the draws this run searches: ``"0/3"`` is every third from the first.
             ``python main.py merge`` makes one file of all parts.
-        iterations_per_step: Iterations in one step of the trainer, between two progress updates.
+        iterations_per_step: Iterations in one step of the trainer, between two progress updates;
+            by default chosen by the size of the problem. What is found does not depend on it.
         multiplier_rate_is_absolute: ``multiplier_learning_rate`` is the rate itself, the same in
             every draw, as in the published code.
         allow_linear: Attack a probe without a hidden layer too, against all odds (section 6).
@@ -86,11 +92,12 @@ class KKTReconstruction(CandidateSearch):
         alpha_annealing: float = 0.01,
         equalise: bool = True,
         optimizer: Literal["adam", "sgd"] = "adam",
+        vector_steps: Literal["none", "half", "all"] = "half",
         space: Literal["auto", "full"] = "auto",
         seed: int = 0,
         first_draw: int = 0,
         part: str = "0/1",
-        iterations_per_step: int = 50,
+        iterations_per_step: int | None = None,
         multiplier_rate_is_absolute: bool = False,
         allow_linear: bool = False,
         matmul_precision: MatmulPrecision = "highest",
@@ -123,6 +130,7 @@ class KKTReconstruction(CandidateSearch):
         self.multiplier_learning_rate = multiplier_learning_rate
         self.multiplier_rate_is_absolute = multiplier_rate_is_absolute
         self.frozen_multipliers = frozen_multipliers
+        self.vector_steps = vector_steps
         self.equalise = equalise
         self.multiplier_penalty = multiplier_penalty
         self.alpha_annealing = alpha_annealing
@@ -140,9 +148,19 @@ class KKTReconstruction(CandidateSearch):
 
     def learning_rates(self) -> list[Tensor]:
         """The draws' rates for the candidates, and those of the multipliers."""
-        base = torch.ones_like(self.rates) if self.multiplier_rate_is_absolute else self.rates
-        moves = {"none": self.draw >= 0, "odd": self.draw % 2 == 0, "all": self.draw < 0}
-        return [self.rates, base * self.multiplier_learning_rate * moves[self.frozen_multipliers]]
+        rates, vector = self.rates, self.vector_draws()
+        if self.optimizer_name == "adam":
+            longer = math.sqrt(self.probe.in_features / self.candidates.shape[2])
+            rates = torch.where(vector, longer * rates, rates)
+        base = torch.ones_like(rates) if self.multiplier_rate_is_absolute else rates
+        draw = self.draw
+        moves = {"none": draw >= 0, "odd": draw % 2 == 0, "all": draw < 0}
+        return [rates, base * self.multiplier_learning_rate * moves[self.frozen_multipliers]]
+
+    def vector_draws(self) -> Tensor:
+        """Draws 2, 3, 6, 7 and so on, which are as often odd as even."""
+        draw = self.draw
+        return {"none": draw < 0, "half": draw % 4 >= 2, "all": draw >= 0}[self.vector_steps]
 
     def solved_layers(self) -> list[tuple[Tensor, Tensor | None]]:
         """The layers whose stationarity is solved."""

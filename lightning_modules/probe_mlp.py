@@ -209,7 +209,8 @@ class ProbeMLP(L.LightningModule):
     def _log_evaluation(self, stage: str, batch: tuple[Tensor, Tensor]) -> None:
         loss, accuracy = self.loss_and_accuracy(batch)
         size = len(batch[1])
-        self.log_dict({f"{stage}/loss": loss, f"{stage}/accuracy": accuracy}, batch_size=size)
+        values = {f"{stage}/loss": loss, f"{stage}/accuracy": accuracy}
+        self.log_dict(values, batch_size=size, sync_dist=True)
 
     def predict_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         """Logits (N, C)."""

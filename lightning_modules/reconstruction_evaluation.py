@@ -12,8 +12,7 @@ from attacks.draw_trust import agreement, multiplier_spread, rank_correlation
 from attacks.recovery import THRESHOLDS, Matches, Recovery, measure_recovery, rescaled
 from attacks.row_space import row_space
 from attacks.similarity import nearest_by_cosine, ssim
-from lightning_modules.victim import load_probe
-from models.probe import Probe
+from lightning_modules.victim import load_probe, require_own_training_set
 
 # Above it the paper, following earlier work, calls two images alike (A.2).
 SSIM_THRESHOLD = 0.4
@@ -82,7 +81,7 @@ class ReconstructionEvaluation(L.LightningModule):
         data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
         train_inputs, train_labels = (tensor.to(self.device) for tensor in data.train_tensors)
         train, held_out = (self.probe.standardise(x) for x in (train_inputs, batch[0]))
-        self._require_own_training_set(train_inputs)
+        require_own_training_set(self.probe, self.probe_path, train_inputs)
         weight = self.probe.weights_and_biases()[0][0]
         basis = row_space(weight)
         if basis is None:
@@ -125,20 +124,6 @@ class ReconstructionEvaluation(L.LightningModule):
         counts = self.metrics["candidates"]["cosine"]["0.75"]
         self.log_dict({f"recovery/{name}": float(value) for name, value in counts.items()})
         self.log("recovery/norm_ratio_median", self.metrics["norm_ratio"]["median"])
-
-    def _require_own_training_set(self, train: Tensor) -> None:
-        """The probe's standardisation tells whether these data trained it."""
-        mean, std = self.probe.mean, self.probe.std
-        if bool((mean == 0).all()) and bool((std == 1).all()):
-            return  # A probe without standardisation does not tell.
-        expected = Probe(train.shape[1], ()).to(train)
-        expected.set_standardisation(train)
-        close = torch.allclose(mean, expected.mean, rtol=1e-3, atol=1e-4)
-        if not close or not torch.allclose(std, expected.std, rtol=1e-3, atol=1e-4):
-            raise InputError(
-                f"{self.probe_path} was trained on other data: their mean and standard deviation "
-                "are not those it stores; give --data the values of its training"
-            )
 
     def _judge_draws(self, train: Tensor) -> dict[str, Any]:
         """What an attacker sees of each draw, and its rank correlation with what it recovered."""

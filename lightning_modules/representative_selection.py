@@ -13,6 +13,7 @@ from attacks.representatives import (
     RepresentativeName,
     select_representatives,
 )
+from lightning_modules.progress import announced
 
 # Runs that recovered something were well below the one and above the other.
 FAILED_RESIDUAL = 0.9
@@ -99,6 +100,7 @@ class RepresentativeSelection(L.LightningModule):
             ranking=self.ranking,
             top=self.top,
             min_draws=self.min_draws,
+            progress=announced("clustering"),
         )
         if len(chosen.score) == 0:
             raise InputError(

@@ -1,6 +1,6 @@
 """Independent items spread over the processes of one run, and over the parts of a sweep.
 
-Item j of a share of w goes to process j mod w. What leaves a process (a checkpoint, an artifact)
+Of w processes, item j belongs to process j mod w. What leaves a process (a checkpoint, an artifact)
 holds all items in their order, so that nothing on disk depends on the number of processes.
 """
 

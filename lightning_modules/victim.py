@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
 from artifacts.encoders import read_autoencoder
 from artifacts.errors import InputError
 from artifacts.weights import read_state_dict
@@ -67,3 +70,27 @@ def load_autoencoder(
         )
     except ValueError as error:
         raise InputError(f"{path} is not a masked autoencoder: {error}") from error
+
+
+def require_own_training_set(probe: Probe, path: str | Path, inputs: Tensor) -> None:
+    """Checks by the probe's standardisation whether these data trained it. For evaluation only.
+
+    Args:
+        probe: The probe; without standardisation it does not tell.
+        path: Its file, for the message.
+        inputs: Training samples (n, D).
+
+    Raises:
+        InputError: Other data did.
+    """
+    mean, std = probe.mean, probe.std
+    if bool((mean == 0).all()) and bool((std == 1).all()):
+        return
+    expected = Probe(inputs.shape[1], ()).to(inputs)
+    expected.set_standardisation(inputs)
+    close = torch.allclose(mean, expected.mean, rtol=1e-3, atol=1e-4)
+    if not close or not torch.allclose(std, expected.std, rtol=1e-3, atol=1e-4):
+        raise InputError(
+            f"{path} was trained on other data: their mean and standard deviation "
+            "are not those it stores; give --data the values of its training"
+        )

@@ -1,6 +1,7 @@
 """The decoder of a masked autoencoder (He et al., 2021)."""
 
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -82,7 +83,7 @@ class MaskedDecoder(nn.Module):
         self.pred = nn.Linear(embed_dim, patch_dim)
 
     def tokens(self, latent: Tensor, masking: Masking) -> Tensor:
-        """Output tokens (N, 1 + L, D) before norm and head: class, visible, removed.
+        """Input tokens (N, 1 + L, D) of the blocks: class, visible, removed.
 
         Attention does not care for order, so patches stay in that of the masking.
         """
@@ -90,7 +91,7 @@ class MaskedDecoder(nn.Module):
         positions = self.pos_embed.expand(len(latent), -1, -1)
         positions = take(positions, masking.order + 1)
         num_visible = masking.visible.shape[1]
-        tokens = torch.cat(
+        return torch.cat(
             [
                 known[:, :1] + self.pos_embed[:, :1],
                 known[:, 1:] + positions[:, :num_visible],
@@ -98,13 +99,16 @@ class MaskedDecoder(nn.Module):
             ],
             dim=1,
         )
-        filled: Tensor = self.blocks(tokens)
-        return filled
 
     def predict_removed(self, latent: Tensor, masking: Masking) -> Tensor:
-        """Predicted values (N, L - K, p²·c) of the removed patches, in the masking's order."""
-        tokens = self.tokens(latent, masking)[:, 1 + masking.visible.shape[1] :]
-        prediction: Tensor = self.pred(self.norm(tokens))
+        """Predicted values (N, L - K, p²·c) of the removed patches, in the masking's order.
+
+        The same as from :meth:`forward`, without what the last block and the head would do for
+        other tokens.
+        """
+        tokens = self.blocks[:-1](self.tokens(latent, masking))
+        removed = _last_block(self.blocks[-1], tokens, 1 + masking.visible.shape[1])
+        prediction: Tensor = self.pred(self.norm(removed))
         return prediction
 
     def forward(self, latent: Tensor, masking: Masking) -> Tensor:
@@ -114,7 +118,25 @@ class MaskedDecoder(nn.Module):
             latent: The encoder's tokens (N, 1 + K, E).
             masking: Which patches they are.
         """
-        prediction = self.pred(self.norm(self.tokens(latent, masking)[:, 1:]))
+        filled = self.blocks(self.tokens(latent, masking))
+        prediction = self.pred(self.norm(filled[:, 1:]))
         return torch.empty_like(prediction).scatter(
             1, masking.order[:, :, None].expand_as(prediction), prediction
         )
+
+
+def _last_block(block: nn.Module, tokens: Tensor, first: int) -> Tensor:
+    """What a block makes of the tokens from ``first`` on, to which all of ``tokens`` speak."""
+    attention: Any = block.attn
+    inputs = block.norm1(tokens)  # type: ignore[operator]
+    weight, bias, dim = attention.qkv.weight, attention.qkv.bias, tokens.shape[2]
+    asked = F.linear(inputs[:, first:], weight[:dim], bias[:dim])
+    known = F.linear(inputs, weight[dim:], bias[dim:])
+    query, key, value = (
+        torch.unflatten(part, 2, (attention.num_heads, -1)).transpose(1, 2)
+        for part in (asked, *known.chunk(2, dim=2))
+    )
+    answer = F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
+    rest = tokens[:, first:] + attention.proj_drop(attention.proj(answer))
+    made: Tensor = rest + block.mlp(block.norm2(rest))  # type: ignore[operator]
+    return made

@@ -302,6 +302,30 @@ class MaskedAutoencoder(nn.Module):
         target = self.target(self.patchify(self.normalise(images)))
         return F.mse_loss(prediction, target, reduction="none").mean(dim=(1, 2))
 
+    def reconstruct(
+        self, images: Tensor, mask_ratio: float, noise: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Images with their removed patches filled in, for the eye.
+
+        Predicted normalised pixels get the mean and variance of the true patch, which no attacker
+        has, as is usual for pictures.
+
+        Args:
+            images: Images (N, c, S, S) in [0, 1].
+            mask_ratio: Share of patches to remove, in (0, 1).
+            noise: One number per patch (N, L); by default random.
+
+        Returns:
+            Which pixels (N, c, S, S) were removed, and the images with those pixels predicted.
+        """
+        patches = self.patchify(self.normalise(images))
+        _, prediction, mask = self(images, mask_ratio, noise)
+        if self.norm_pix_loss:
+            variance, mean = torch.var_mean(patches, dim=2, keepdim=True)
+            prediction = prediction * (variance + 1e-6).sqrt() + mean
+        removed = self.unpatchify(mask[:, :, None].expand_as(patches)) > 0
+        return removed, torch.where(removed, self.denormalise(self.unpatchify(prediction)), images)
+
     def load_reference_state_dict(self, state_dict: Mapping[str, Tensor]) -> None:
         """Loads weights under the published names, in which the decoder's start with ``decoder_``.
 

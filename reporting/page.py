@@ -3,6 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -34,10 +38,17 @@ class Picture:
     source: str
     caption: str
 
+    @classmethod
+    def of(cls, figure: "Figure", caption: str, dpi: int = 110) -> "Picture":
+        """A matplotlib figure as a picture that the page holds itself."""
+        from reporting.figures import data_uri, png_bytes
+
+        return cls(data_uri(png_bytes(figure, dpi)), caption)
+
 
 @dataclass(frozen=True)
-class Page:
-    """What the page says.
+class Section:
+    """What the page says about one finished run.
 
     Attributes:
         title: Heading.
@@ -46,8 +57,7 @@ class Page:
         tables: Tables.
         figures: Figures.
         caveats: What may not be concluded.
-        versions: The versions that made the results.
-        configs: Name and text of each stage's config.
+        lines: The results in words, for a terminal; by default the headline.
     """
 
     title: str
@@ -56,6 +66,22 @@ class Page:
     tables: Sequence[Table] = ()
     figures: Sequence[Picture] = ()
     caveats: Sequence[str] = ()
+    lines: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Page:
+    """What the page says.
+
+    Attributes:
+        title: Heading.
+        sections: One for each run.
+        versions: The versions that made the results.
+        configs: Name and text of each stage's config.
+    """
+
+    title: str
+    sections: Sequence[Section]
     versions: str = ""
     configs: Sequence[tuple[str, str]] = field(default_factory=list)
 

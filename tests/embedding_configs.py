@@ -49,8 +49,9 @@ COMPOSITIONS = [
         ("--model.out_features=4",),
     ),
     Composition("probe_binary", "cifar10_pixels", (), "cifar10"),
+    Composition("probe_binary", "food101_binary", ("vgg",), "food101"),
 ]
-EMBEDDING_PIPELINES = ("photos/pipeline.yaml", "transfer_reconstruction/pipeline_backbones.yaml")
+EMBEDDING_PIPELINES = ("photos/pipeline.yaml", "transfer_reconstruction/fig03_models.yaml")
 EMBEDDING_CONFIGS = {
     "photos/data.yaml",
     "photos/reconstruct.yaml",

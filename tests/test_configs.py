@@ -10,27 +10,12 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.conftest import REPOSITORY, quiet, run_cli
+from tests.conftest import quiet, run_cli
 from tests.embedding_configs import EMBEDDING_CONFIGS
-
-CONFIGS = REPOSITORY / "configs"
-
-# Reductions by option, for what a stage trains or does.
-PROBE = {
-    "data.num_train": 20,
-    "model.hidden": [50],
-    "model.epochs_per_step": 10,
-    "trainer.max_epochs": 2,
-}
-CHECK = {"data.num_train": 20, "model.hidden": [50]}
-ATTACK = {
-    "model.num_draws": 2,
-    "model.num_candidates": 20,
-    "model.iterations": 20,
-    "model.iterations_per_step": 10,
-}
-SELECT = {"model.top": 10}
-EVALUATE = {"data.num_train": 20}
+from tests.experiment_configs import EXPERIMENT_CONFIGS
+from tests.mae_configs import MAE_CONFIGS
+from tests.membership_configs import MEMBERSHIP_CONFIGS
+from tests.reductions import ATTACK, CHECK, CONFIGS, EVALUATE, PROBE, SELECT
 
 
 @dataclass(frozen=True)
@@ -101,30 +86,18 @@ STAGES = {
     "transfer_reconstruction/evaluate.yaml": StageCase(
         "test", EVALUATE_SMALL, "metrics.json", inputs=OF_BOTH
     ),
+    "transfer_reconstruction/cluster_count.yaml": StageCase(
+        "test", EVALUATE, "cluster_count.png", inputs=OF_BOTH
+    ),
 }
 PIPELINES = {
     "quickstart/pipeline.yaml": PipelineCase(),
-    "transfer_reconstruction/pipeline_binary.yaml": PipelineCase(),
-    "transfer_reconstruction/pipeline_multiclass.yaml": PipelineCase(),
-    "transfer_reconstruction/pipeline_baseline.yaml": PipelineCase(grid={"seed": [0]}),
-    "transfer_reconstruction/pipeline_weight_decay.yaml": PipelineCase(
-        grid={"wd": [0.16], "seed": [0, 1]}
-    ),
-    "transfer_reconstruction/pipeline_training_length.yaml": PipelineCase(
-        grid={"epoch": [4, 9], "seed": [1]},
-        options={"probe_seed{seed}": {"trainer.max_epochs": 10}},
-    ),
-    "transfer_reconstruction/pipeline_size_width.yaml": PipelineCase(
-        grid={"n": [20], "width": [10, 30], "seed": [0]}
-    ),
 }
 # By the first word of a stage's name.
 REDUCTIONS: dict[str, dict[str, Any]] = {
     "probe": PROBE,
     "check": CHECK,
     "reconstruct": ATTACK,
-    "kkt": ATTACK,
-    "activation": ATTACK,
     "select": SELECT,
     "evaluate": EVALUATE,
     "report": {},
@@ -135,7 +108,14 @@ REDUCTIONS: dict[str, dict[str, Any]] = {
 def test_every_config_is_run_by_a_test() -> None:
     shipped = {str(path.relative_to(CONFIGS)) for path in CONFIGS.rglob("*.yaml")}
     assert not set(STAGES) & set(PIPELINES)
-    assert shipped == {*STAGES, *PIPELINES, *EMBEDDING_CONFIGS}
+    assert shipped == {
+        *STAGES,
+        *PIPELINES,
+        *EMBEDDING_CONFIGS,
+        *EXPERIMENT_CONFIGS,
+        *MAE_CONFIGS,
+        *MEMBERSHIP_CONFIGS,
+    }
 
 
 @pytest.mark.parametrize("config", STAGES)

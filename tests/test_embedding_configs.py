@@ -14,7 +14,8 @@ from models.backbones import PAPER_BACKBONES
 from tests.conftest import REPOSITORY, SHARED, quiet, random_image_folder, random_vit, run_cli
 from tests.datamodules.layouts import cifar, food101, inaturalist
 from tests.embedding_configs import COMPOSITIONS, EMBEDDING_PIPELINES, Composition
-from tests.test_configs import CONFIGS, PROBE, PipelineCase, run_small
+from tests.reductions import CONFIGS, PROBE
+from tests.test_configs import PipelineCase, run_small
 
 TINY = "timm/test_vit.r160_in1k"
 
@@ -45,7 +46,7 @@ def small(
     datasets: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> dict[str, Any]:
     """Options that embed small images with the small backbone, whatever the config calls it."""
-    for name in PAPER_BACKBONES:
+    for name in (*PAPER_BACKBONES, "timm/vgg16.tv_in1k"):
         monkeypatch.setitem(models.backbones.PAPER_BACKBONES, name, TINY)
     return {
         "data.weights": str(datasets["weights"]),
@@ -54,7 +55,9 @@ def small(
     }
 
 
-@pytest.mark.parametrize("composition", COMPOSITIONS, ids=lambda c: c.data)
+@pytest.mark.parametrize(
+    "composition", COMPOSITIONS, ids=lambda c: "-".join([c.data, *c.backbones])
+)
 def test_composition(
     composition: Composition,
     datasets: dict[str, Path],
@@ -83,7 +86,7 @@ def test_composition(
         for path in (tmp_path / "cache").rglob("description.json")
     ]
     backbones = {"vit": "vit_b16", "dino": "dino_vit_b16", "dinov2": "dinov2_vit_b14"}
-    backbones |= {"clip": "clip_vit_l14"}
+    backbones |= {"clip": "clip_vit_l14", "vgg": "timm/vgg16.tv_in1k"}
     expected = backbones[composition.backbones[0]] if composition.backbones else "identity"
     assert {fact["backbone"] for fact in facts} == {expected}
     features = "cls_mean" if "cls_and_mean" in composition.backbones else "cls"
@@ -104,7 +107,11 @@ def test_pipeline(
         data["data.backbone"] = TINY
     stages = yaml.safe_load((CONFIGS / config).read_text(encoding="utf-8"))["stages"]
     embedded = [name for name in stages if name.split("_")[0] in ("probe", "check", "evaluate")]
-    grid = {"dataset": ["food101_binary"], "backbone": ["vit", "dino"], "seed": [0]}
+    grid: dict[str, list[Any]] = {
+        "dataset": ["food101_binary"],
+        "backbone": ["vit", "dino"],
+        "seed": [0],
+    }
     case = PipelineCase(
         grid=grid if dataset == "food101" else {}, options=dict.fromkeys(embedded, data)
     )
@@ -159,6 +166,7 @@ def test_settings_of_replaced_data_do_not_leak(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.skipif(not (SHARED / "data" / "photos").is_dir(), reason="needs ../shared/data")
 def test_photos_pipeline_recovers_real_photos(tmp_path: Path) -> None:
     content = yaml.safe_load((CONFIGS / "photos/pipeline.yaml").read_text(encoding="utf-8"))

@@ -13,6 +13,9 @@ from torch import Tensor
 
 from artifacts.errors import InputError
 
+# Names of classes, or groups of them. An unquoted 7 in YAML is a number.
+Classes = Sequence[str | int] | Sequence[str] | Mapping[str, Sequence[str | int]]
+
 
 @dataclass(frozen=True)
 class Task:
@@ -61,9 +64,7 @@ def suggestion(name: str, known: Sequence[str]) -> str:
     return f"; the closest of {len(known)} is '{closest[0]}'" if closest else "; there are none"
 
 
-def make_task(
-    classes: Sequence[str] | Mapping[str, Sequence[str]], number: int | None = None
-) -> Task:
+def make_task(classes: Classes, number: int | None = None) -> Task:
     """A task from class names, or from groups of them.
 
     Args:
@@ -75,9 +76,9 @@ def make_task(
             labels.
     """
     groups = (
-        [list(names) for names in classes.values()]
+        [[str(name) for name in names] for names in classes.values()]
         if isinstance(classes, Mapping)
-        else [[name] for name in classes]
+        else [[str(name)] for name in classes]
     )
     if number is not None:
         if not 1 <= number <= len(groups):
@@ -101,7 +102,7 @@ def named_tasks(dataset: str) -> dict[str, Any]:
 
 def resolve_task(
     dataset: str,
-    task: str | Sequence[str] | Mapping[str, Sequence[str]],
+    task: str | Classes,
     number: int | None = None,
 ) -> Task:
     """The task that a configuration names or lists.

@@ -80,11 +80,29 @@ def test_the_whole_job_leaves_its_results(finished: Path) -> None:
     page = (finished / "report/report.html").read_text()
     counts = metrics["candidates"]["cosine"]["0.75"]
     assert f"{counts['recovered']} of 20 training images recovered" in page
-    assert page.count("data:image/png;base64,") == 4
+    assert page.count("data:image/png;base64,") == 6
     # Nothing is fetched to show the page.
     assert 'src="http' not in page
     assert "<script" not in page
     assert "<link" not in page
+
+
+def test_a_report_takes_several_runs(finished: Path, tmp_path: Path) -> None:
+    output = tmp_path / "both.html"
+    shutil.copytree(finished / "evaluate", tmp_path / "other" / "evaluate_again")
+    metrics = [
+        f"{finished}/evalu<which>/metrics.json",
+        f"{tmp_path}/other/evaluate_again/metrics.json",
+    ]
+    words = [f"--metrics={json.dumps(metrics)}", f"--output={output}"]
+    assert run_cli("report", *words) == 0
+    page = output.read_text()
+    assert page.count("What may not be concluded") == 2
+    assert "from a probe&#39;s weights: evaluate</h2>" in page
+    assert "from a probe&#39;s weights: evaluate_again</h2>" in page
+    assert page.count("data:image/png;base64,") == 2 * (
+        finished / "report/report.html"
+    ).read_text().count("data:image/png;base64,")
 
 
 def test_counts_agree_with_scikit_learn(finished: Path) -> None:

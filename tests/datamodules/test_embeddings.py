@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -150,6 +151,47 @@ def test_stopped_run_continues_and_is_not_taken_for_whole(
     assert embedded == [2, 2]
     torch.testing.assert_close(make().train_tensors[0], whole, atol=1e-5, rtol=0)
     assert sum(embedded) == 9
+
+
+def test_processes_share_the_images(
+    make: MakeData, tmp_path: Path, embedded: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(datamodules.embedding_cache, "CHUNK_SIZE", 2)
+    alone = make(cache_dir=str(tmp_path / "alone"))
+    expected, _ = alone.train_tensors
+    embedded.clear()
+
+    def process(rank: int) -> EmbeddingsDataModule:
+        data = make()
+        strategy = SimpleNamespace(
+            root_device=torch.device("cpu"), barrier=lambda name: barriers.append(rank)
+        )
+        data.trainer = SimpleNamespace(  # type: ignore[assignment]
+            global_rank=rank,
+            world_size=2,
+            is_global_zero=rank == 0,
+            progress_bar_callback=None,
+            fast_dev_run=False,
+            default_root_dir=str(tmp_path / "run"),
+            strategy=strategy,
+        )
+        return data
+
+    barriers: list[int] = []
+    # Without the first process the second one does its share, and sees that the rest is missing.
+    with pytest.raises(InputError, match="cache_dir must be a folder that all of them see"):
+        process(1).setup("fit")
+    assert sum(embedded) == 2
+    first = process(0)
+    with pytest.raises(InputError, match="all of them see"):
+        first.setup("fit")  # The training images are whole now, the test images not yet.
+    second = process(1)
+    second.setup("fit")
+    first.setup("fit")
+    torch.testing.assert_close(first.train_tensors[0], expected, atol=1e-5, rtol=0)
+    assert torch.equal(first.train_tensors[0], second.train_tensors[0])
+    assert sum(embedded) == 9
+    assert (tmp_path / "run" / "split.json").is_file()
 
 
 def test_damaged_cache_is_named(make: MakeData, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The base of image data modules, shown on folders of images."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,12 @@ def test_content_key_changes_with_what_the_images_depend_on(root: Path, tmp_path
     others.append(data.content_key("train"))
     assert len({key, *others}) == len(others) + 1
 
+    # The same images with other labels.
+    swapped = {"flora": GROUPS["flora"], "fauna": GROUPS["fauna"]}
+    first, second = (module(root, task=task, test_fraction=0) for task in (GROUPS, swapped))
+    assert first.train_set.identifiers == second.train_set.identifiers
+    assert first.content_key("train") != second.content_key("train")
+
 
 class Watcher(L.LightningModule):
     """Notes the labels and images of each epoch."""
@@ -144,7 +151,9 @@ class Watcher(L.LightningModule):
         return torch.optim.SGD(self.parameters())
 
 
-def fit(root: Path, run: Path, epochs: int, checkpoint: str | None = None) -> Watcher:
+def fit(
+    root: Path, run: Path, epochs: int, checkpoint: str | None = None, seed: int = 3
+) -> Watcher:
     watcher = Watcher()
     trainer = L.Trainer(
         default_root_dir=run,
@@ -154,7 +163,7 @@ def fit(root: Path, run: Path, epochs: int, checkpoint: str | None = None) -> Wa
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    data = ImageFolderDataModule(str(root), image_size=8, batch_size=4, seed=3)
+    data = ImageFolderDataModule(str(root), image_size=8, batch_size=4, test_fraction=0, seed=seed)
     trainer.fit(watcher, datamodule=data, ckpt_path=checkpoint, weights_only=True)
     trainer.save_checkpoint(run / "last.ckpt")
     return watcher
@@ -165,12 +174,14 @@ def test_order_is_that_of_seed_and_epoch_and_the_split_is_written(
 ) -> None:
     whole = fit(root, tmp_path / "whole", 3)
     assert whole.epochs[0] != whole.epochs[1]
-    assert sorted(whole.epochs[0]) == sorted(whole.epochs[1])
+    other = fit(root, tmp_path / "other", 1, seed=4)
+    assert whole.epochs[0] != other.epochs[0]
+    assert sorted(whole.epochs[0]) == sorted(whole.epochs[1]) == sorted(other.epochs[0])
     fit(root, tmp_path / "first", 1)
     rest = fit(root, tmp_path / "rest", 3, str(tmp_path / "first" / "last.ckpt"))
     assert rest.epochs == {epoch: whole.epochs[epoch] for epoch in (1, 2)}
     split = json.loads((tmp_path / "whole" / "split.json").read_text())
-    assert len(split["train"]["identifiers"]) == len(whole.epochs[0]) == 25
+    assert len(split["train"]["identifiers"]) == len(whole.epochs[0]) == 31
 
 
 def test_loaders(root: Path) -> None:
@@ -219,14 +230,14 @@ def test_impossible_options_are_refused(options: dict[str, Any], message: str) -
 
 
 def test_options_of_the_base_are_reachable_from_the_command_line(
-    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = {
         "class_path": "datamodules.CINIC10DataModule",
         "init_args": {
-            "root": str(root),
+            "root": str(tmp_path / "nothing"),
             "with_valid": True,
-            "task": GROUPS,
+            "task": {"flies": ["bird", "airplane"], "swims": ["frog", "ship"]},
             "num_train": 20,
             "test_from": "train",
         },
@@ -234,11 +245,16 @@ def test_options_of_the_base_are_reachable_from_the_command_line(
     words = ["fit", "--model=lightning_modules.ProbeMLP", "--model.in_features=3"]
     (tmp_path / "data.yaml").write_text(json.dumps({"data": config}))
     words += [f"--config={tmp_path / 'data.yaml'}", f"--trainer.default_root_dir={tmp_path}"]
-    assert run_cli(*words) == 1
-    # The options are taken; the files are not those of CINIC-10.
-    assert "no 'cinic10' at" in capsys.readouterr().err
-    assert run_cli(*words, "--data.num_trian=20") == 1
-    assert "num_trian" in capsys.readouterr().err
+    there = [*words, f"--data.root={layouts.cinic10(tmp_path / 'cinic10')}"]
+    for options, message in (
+        (words, "no 'cinic10' at"),
+        ([*there, "--data.task=[bird, 7, snow]"], "there is no class '7'"),
+        ([*there, "--data.task=binray"], "no task 'binray'; it has binary"),
+        ([*there, "--data.num_train=62"], "label -1 has 12 samples, 31 are asked for"),
+        ([*there, "--data.num_trian=20"], "num_trian"),
+    ):
+        assert run_cli(*options) == 1
+        assert re.search(message, capsys.readouterr().err)
 
 
 def test_pixel_values_are_exact(root: Path) -> None:

@@ -1,6 +1,7 @@
 """Files that claim to be images: good ones of every kind are converted, bad ones are named."""
 
 import io
+import zlib
 from contextlib import suppress
 from pathlib import Path
 
@@ -138,9 +139,12 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
 
 
 def test_bombs_are_refused_before_they_are_decoded(tmp_path: Path) -> None:
-    # 900 million pixels in some kilobytes.
-    Image.new("1", (30_000, 30_000)).save(tmp_path / "bomb.png")
-    refused(tmp_path / "bomb.png", "pixels")
+    # The header of a PNG file says that there are 900 million pixels.
+    content = bytearray(save(tmp_path / "bomb.png", tile(1)).read_bytes())
+    content[16:24] = (30_000).to_bytes(4, "big") * 2
+    content[29:33] = zlib.crc32(content[12:29]).to_bytes(4, "big")
+    (tmp_path / "bomb.png").write_bytes(content)
+    refused(tmp_path / "bomb.png", "far more pixels")
     Image.new("L", (1000, 1000)).save(tmp_path / "large.png")
     refused(tmp_path / "large.png", "1000 x 1000", max_pixels=999_999)
     assert read_image(tmp_path / "large.png", max_pixels=1_000_000).size == (1000, 1000)

@@ -75,3 +75,21 @@ def test_subset_and_all_pixels() -> None:
     assert part.subset([1]).subset(range(1)).identifiers == ["train/7"]
     with pytest.raises(IndexError):
         images.subset([12])
+
+
+@pytest.mark.parametrize("in_chans", [1, 3])
+@pytest.mark.parametrize("grey", [True, False])
+def test_images_in_memory_are_as_if_decoded(grey: bool, in_chans: int) -> None:
+    pixels = torch.from_numpy(np.stack([layouts.tile(n) for n in range(6)]))
+    pixels = pixels[..., 0] if grey else pixels
+    labels = torch.zeros(3, dtype=torch.int64)
+    collection = ImageArray.of_parts((pixels[:3], labels), (pixels[3:], labels), classes=["a"])
+    chosen = torch.tensor([4, 0, 5])
+    images = ImageSet(collection, chosen, labels, image_size=32, in_chans=in_chans)
+    mode = "L" if in_chans == 1 else "RGB"
+    expected = np.stack(
+        [np.asarray(Image.fromarray(pixels[at].numpy()).convert(mode)) for at in chosen]
+    )
+    expected = expected[:, None] if in_chans == 1 else expected.transpose(0, 3, 1, 2)
+    assert np.array_equal(images.all_pixels(), expected)
+    assert np.array_equal(torch.stack([images.pixels(at) for at in range(3)]), expected)

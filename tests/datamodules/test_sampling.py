@@ -86,14 +86,15 @@ def test_unbalanced_draws() -> None:
     drawing = Drawing(num_train=33, num_test=7, balanced=False, test_from="train")
     train, test = drawing.draw(labels, everything, None)
     assert (len(train), len(test)) == (33, 7)
-    with pytest.raises(InputError, match="33 training samples cannot be balanced over 10"):
+    with pytest.raises(InputError, match="training images: 33 samples cannot be balanced over 10"):
         Drawing(num_train=33).draw(labels, everything, None)
     with pytest.raises(InputError, match="test images: cannot draw 30 of 20"):
         Drawing(num_test=30, balanced=False).draw(labels, everything, None)
 
 
 @pytest.mark.parametrize(
-    "options", [{"test_fraction": 1.0}, {"test_fraction": -0.1}, {"test_from": "val"}]
+    "options",
+    [{"test_fraction": 1.0}, {"test_fraction": -0.1}, {"test_from": "val"}, {"seed": 2**64}],
 )
 def test_impossible_options_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(InputError, match=next(iter(options))):

@@ -103,3 +103,56 @@ def test_double_precision_is_the_trainers_option(small_probe: Path, tmp_path: Pa
     double = attack(tmp_path / "double", small_probe, *few, "--trainer.precision=64-true")
     assert double["candidates"].dtype == torch.float64
     torch.testing.assert_close(single["residual"].double(), double["residual"], rtol=1e-3, atol=0)
+
+
+def test_steps_of_the_trainer_grow_with_small_problems_and_change_no_result(
+    small_probe: Path, tmp_path: Path
+) -> None:
+    few = KKTReconstruction(str(small_probe), num_draws=2, num_candidates=20, iterations=500)
+    few.configure_model()
+    # 2 draws x 20 candidates x 5 products of 2 operations each with 100 x (64 + 1) weights.
+    assert few.iterations_per_step == 500 // 10
+    assert few.num_steps == 10
+    many = KKTReconstruction(str(small_probe), num_draws=1000, num_candidates=1000, iterations=500)
+    assert many._iterations_in_a_step([(64, 100), (1, 100)]) == 1
+    few_iterations = "--model.iterations=20"
+    options = ("--model.iterations_per_step=null", "--model.iterations_per_step=1")
+    chosen, single = (
+        attack(tmp_path / str(i), small_probe, few_iterations, option)
+        for i, option in enumerate(options)
+    )
+    for name in ("candidates", "multipliers", "residual"):
+        assert torch.equal(chosen[name], single[name])
+
+
+def test_a_run_keeps_its_steps_when_it_continues_where_others_would_be_chosen(
+    small_probe: Path,
+) -> None:
+    begun, continued = (
+        KKTReconstruction(str(small_probe), num_draws=2, num_candidates=20, iterations=100)
+        for _ in range(2)
+    )
+    for module in (begun, continued):
+        module.configure_model()
+    begun.iterations_per_step = 30
+    checkpoint: dict[str, object] = {}
+    begun.on_save_checkpoint(checkpoint)
+    continued.on_load_checkpoint(checkpoint)
+    assert continued.num_steps == 4
+    assert continued.history.shape == (4, 2)
+
+
+def test_half_of_the_draws_move_candidates_as_vectors(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(50, 4, generator=generator) @ torch.randn(4, 64, generator=generator)
+    weight += 1e-3 * torch.randn(50, 64, generator=generator)
+    state = {"0.weight": weight, "1.weight": torch.randn(1, 50, generator=generator)}
+    save_file(state, str(tmp_path / "probe.safetensors"))
+    module = KKTReconstruction(str(tmp_path / "probe.safetensors"), num_draws=6, first_draw=1)
+    module.configure_model()
+    vector = torch.tensor([False, True, True, False, False, True])
+    candidates, _ = module.configure_optimizers().param_groups
+    assert torch.equal(candidates["vector"], vector)
+    # 4 of 64 dimensions: steps four times as long a coordinate, as long on the whole.
+    expected = torch.where(vector, 4.0, 1.0)
+    torch.testing.assert_close(candidates["lr"] / module.rates, expected)

@@ -4,6 +4,7 @@ import io
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from PIL import Image
 
 from reporting.figures import data_uri
-from reporting.page import Page, Picture, Table, render
+from reporting.page import Page, Picture, Section, Table, render
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
@@ -38,13 +39,17 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     Image.new("RGB", (2000, 300), MARK).save(picture, format="png")
     numbers = [f"{0.1234 * k:.4f}" for k in range(14)]
     path = tmp_path_factory.mktemp("page") / "report.html"
-    content = Page(
+    section = Section(
         title="Training images recovered from a probe's weights",
         threat_model="The attacker holds the weights. " * 6,
         headline="34 of 40 training images recovered (cosine > 0.75); null 2 of 40",
         tables=[Table("A wide table", [f"column {k}" for k in range(14)], [numbers] * 5, "note")],
         figures=[Picture(data_uri(picture.getvalue()), "a wide picture")],
         caveats=["A count means little without its null."],
+    )
+    content = Page(
+        title="What trained models give away",
+        sections=[section, replace(section, figures=())],
         versions="afterimage 0",
         configs=[("config.yaml", "x: " + "y" * 500)],
     )

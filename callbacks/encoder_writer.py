@@ -1,0 +1,28 @@
+"""The pre-trained encoder as its provider would release it."""
+
+from pathlib import Path
+
+import lightning as L
+
+from artifacts.encoders import write_encoder
+from lightning_modules.mae_pretraining import MAEPretraining
+
+
+class EncoderWriter(L.Callback):
+    """Writes ``encoder.safetensors`` at the end of a pre-training: the encoder without decoder.
+
+    timm loads the file, and so does everything here that takes a masked autoencoder.
+    """
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Writes the file."""
+        assert isinstance(pl_module, MAEPretraining)
+        if trainer.is_global_zero and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+            model = pl_module.autoencoder
+            write_encoder(
+                Path(trainer.default_root_dir) / "encoder.safetensors",
+                dict(model.encoder.state_dict()),
+                num_heads=int(model.record[0]),
+                mean=model.mean,
+                std=model.std,
+            )

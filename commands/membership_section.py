@@ -1,0 +1,114 @@
+"""What a report says about membership attacks on one target."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from artifacts.errors import InputError
+from artifacts.tensors import MEMBERSHIP_SCORES, read_tensors
+from attacks.membership import roc_curve
+from attacks.membership_suite import DEFAULT, UPPER_BOUND
+from reporting import membership
+from reporting.page import Picture, Section, Table
+
+THREAT_MODEL = (
+    "The attacker holds the released encoder, knows its mask ratio, and has images of the same "
+    "kind that the encoder was not trained on. Shadow models are trained on those; every threshold "
+    "and every classifier comes from them. Members of the target enter below only, to count."
+)
+CAVEATS = (
+    "An attack that fails does not show that an image was not used: other attacks may succeed.",
+    "An image that is called a member is not proven to be one: the false positive rate says how "
+    "often the same is said of images that were not used, and only if these are of the same kind.",
+    "Intervals are about which images were judged. Another training of target and shadows gives "
+    "other numbers; repeat with several seeds before comparing attacks.",
+    "If members and non-members differ otherwise (source, time, compression), any attack can look "
+    "good without telling membership.",
+)
+
+
+def membership_section(path: Path, metrics: dict[str, Any]) -> Section:
+    """The section about finished membership attacks.
+
+    Args:
+        path: The ``metrics.json``.
+        metrics: Its content.
+
+    Raises:
+        InputError: Something is missing or does not belong together.
+    """
+    needed = {"attacks", "num_members", "num_non_members", "num_masks"}
+    if not needed <= metrics.keys() or not metrics["attacks"]:
+        missing = ", ".join(sorted(needed - metrics.keys())) or "attacks"
+        raise InputError(f"{path} lacks {missing}; {MEMBERSHIP_SCORES.made_by}")
+    return Section(
+        title="Was an image in the encoder's pre-training set?",
+        threat_model=THREAT_MODEL,
+        headline=_headline(metrics),
+        tables=_tables(metrics),
+        figures=_pictures(path.parent, metrics),
+        caveats=CAVEATS,
+        lines=membership.membership_lines(metrics),
+    )
+
+
+def _headline(metrics: dict[str, Any]) -> str:
+    """The main number: the default attack's, or the best one's of those that were run."""
+    attacks = {name: value for name, value in metrics["attacks"].items() if name != UPPER_BOUND}
+    name = DEFAULT if DEFAULT in attacks else max(attacks, key=lambda n: attacks[n]["asr"])
+    values = attacks[name]
+    low, high = values["intervals"]["asr"]
+    return (
+        f"{100 * values['asr']:.0f}% of the images judged rightly [{100 * low:.0f}, "
+        f"{100 * high:.0f}], AUC {values['auc']:.2f} ({membership.LABELS.get(name, name)}); "
+        "guessing gives 50% if members and non-members are as many"
+    )
+
+
+def _tables(metrics: dict[str, Any]) -> list[Table]:
+    """All attacks, and where their thresholds come from."""
+    attacks = metrics["attacks"]
+    shadow = [
+        [
+            membership.LABELS.get(name, name),
+            *(f"{attacks[name]['shadow'][key]:.3f}" for key in ("tpr", "fpr", "auc")),
+            *(f"{attacks[name][key]:.3f}" for key in ("tpr", "fpr", "auc")),
+        ]
+        for name in membership.ordered(attacks)
+    ]
+    return [
+        Table(
+            "Attacks",
+            ["attack", *membership.COLUMNS.values()],
+            membership.attack_rows(metrics),
+            f"{metrics['num_members']} members, {metrics['num_non_members']} non-members, "
+            f"{metrics['num_masks']} masks; 95% intervals over images in brackets. A rate at a low "
+            "FPR is given from ten false positives on.",
+        ),
+        Table(
+            "Does the shadow's threshold fit the target?",
+            ["attack", "TPR, shadow", "FPR, shadow", "AUC, shadow", "TPR", "FPR", "AUC"],
+            shadow,
+            "Where the rates differ much, the threshold was carried over badly, and the ASR lies "
+            "below what the AUC promises. Learned attacks have seen the shadow's images.",
+        ),
+    ]
+
+
+def _pictures(root: Path, metrics: dict[str, Any]) -> list[Picture]:
+    """All attacks on one ROC figure, and the histograms of their scores."""
+    path = root / "scores.safetensors"
+    tensors, metadata = read_tensors(path, MEMBERSHIP_SCORES)
+    names = json.loads(metadata.get("attacks", "[]"))
+    if set(names) != set(metrics["attacks"]) or len(names) != len(tensors["thresholds"]):
+        raise InputError(f"{path} is not of the run that {root / 'metrics.json'} is of")
+    scores = {n: (tensors["members"][i], tensors["non_members"][i]) for i, n in enumerate(names)}
+    curves = {name: roc_curve(*both) for name, both in scores.items()}
+    roc = membership.roc_figure(curves, metrics["num_non_members"])
+    pictures = [Picture.of(roc, "All attacks, both axes in logs.")]
+    for name in membership.ordered(scores):
+        threshold = metrics["attacks"][name]["threshold"]
+        drawn = membership.score_histogram(name, *scores[name], threshold)
+        caption = f"Scores by {membership.LABELS.get(name, name)}: lower is likelier a member."
+        pictures.append(Picture.of(drawn, caption, dpi=70))
+    return pictures

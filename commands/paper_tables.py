@@ -1,0 +1,99 @@
+"""Tables in the paper's layout: what runs here gave, beside what the paper printed."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from artifacts.errors import InputError
+from artifacts.files import read_json
+from artifacts.tensors import MEMBERSHIP_SCORES
+from reporting.page import Section, Table
+from reporting.paper_results import TABLES, PaperTable
+
+_MISSING = "-"
+_NOTE = "Each cell: this run, then the paper's in brackets; - where there is none."
+
+
+def paper_table_section(name: str, run: str) -> Section:
+    """One of the paper's tables from the finished stages of a run.
+
+    Args:
+        name: A key of ``TABLES``.
+        run: The pipeline's directory.
+
+    Raises:
+        InputError: There is no such table, or no stage of it is finished.
+    """
+    if name not in TABLES:
+        raise InputError(f"there is no table '{name}'; choose one of {', '.join(TABLES)}")
+    layout = TABLES[name]
+    found = _found(layout, Path(run))
+    if not found:
+        pattern = layout.stage.format(row="*", column="*")
+        raise InputError(f"{run} has no {pattern}/metrics.json: no stage of {name} is finished")
+    table = _table(layout, found)
+    return Section(
+        title=layout.title,
+        threat_model="Membership inference against encoders pre-trained by masked image modelling. "
+        "The attacker holds the encoder and images of the same kind, and no member.",
+        headline=f"{len(found)} cells of {name} from {run}",
+        tables=[table],
+        caveats=(
+            "Numbers beside each other are comparable only at the paper's sizes and data.",
+            "One run a cell: differences of a few hundredths are within what another seed gives.",
+        ),
+        lines=table_lines(table),
+    )
+
+
+def table_lines(table: Table) -> list[str]:
+    """A table as lines of text, its columns aligned."""
+    rows = [table.header, *table.rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    aligned = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    return [table.title, *aligned, table.note]
+
+
+def _found(layout: PaperTable, run: Path) -> dict[tuple[str, str], float]:
+    """Numbers of finished stages by (row key, column key)."""
+    pattern = re.escape(layout.stage)
+    known = {"row": layout.rows, "column": layout.columns}
+    for part, keys in known.items():
+        options = "|".join(map(re.escape, sorted(keys, key=len, reverse=True)))
+        pattern = pattern.replace(rf"\{{{part}\}}", f"(?P<{part}>{options}|.+?)")
+    found = {}
+    for path in sorted(run.glob("*/metrics.json")):
+        match = re.fullmatch(pattern, path.parent.name)
+        if match is None:
+            continue
+        keys = match.groupdict()
+        metrics = read_json(path, what="metrics file", made_by=MEMBERSHIP_SCORES.made_by)
+        attacks: Mapping[str, Any] = metrics.get("attacks", {})
+        chosen = layout.columns if layout.column == "attack" else {keys["column"]: ""}
+        for column in chosen:
+            values = attacks.get(column if layout.column == "attack" else "paper")
+            if values is not None:
+                found[keys["row"], column] = float(values[layout.metric])
+    return found
+
+
+def _table(layout: PaperTable, found: Mapping[tuple[str, str], float]) -> Table:
+    rows = {**layout.rows, **{row: row for row, _ in found if row not in layout.rows}}
+    columns = {**layout.columns, **{c: c for _, c in found if c not in layout.columns}}
+
+    def cell(row: str, column: str) -> str:
+        ours, theirs = found.get((row, column)), layout.values.get((row, column))
+        texts = [_MISSING if number is None else f"{number:.4f}" for number in (ours, theirs)]
+        return f"{texts[0]} ({texts[1]})"
+
+    note = _NOTE if layout.values else f"{_NOTE} The paper shows this one as a figure only."
+    return Table(
+        layout.title,
+        [f"{layout.row} \\ {layout.column}", *columns.values()],
+        [[heading, *(cell(row, column) for column in columns)] for row, heading in rows.items()],
+        note,
+    )

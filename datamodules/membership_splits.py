@@ -1,0 +1,315 @@
+"""Members, non-members and the attacker's own images: the parts of a membership attack."""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from artifacts.errors import InputError
+from artifacts.membership_splits import (
+    Part,
+    read_membership_splits,
+    write_membership_splits,
+)
+from datamodules.image_data import ImageDataModule
+from datamodules.image_sets import ImageSet
+from datamodules.pixel_batches import ResumableLoader
+from datamodules.pretraining import MEMBERSHIP, PretrainingDataModule
+
+SPLITS_FILE = "membership_splits.json"
+_MAY_BE_EMPTY = ("pool", "population", "downstream")
+
+
+@dataclass(frozen=True)
+class PartSizes:
+    """Number of images of each part; a value below 1 is a share of its source's images.
+
+    Attributes:
+        target_train: Members: the target is pre-trained on them.
+        target_test: Non-members to judge the attack on.
+        shadow_train: Pre-training images of each shadow model.
+        shadow_test: Images that no shadow model is trained on; thresholds come from both.
+        pool: The attacker's further images, on which decoders are fine-tuned; may be 0.
+        population: The attacker's further images, to see how a model scores any image; may be 0.
+        downstream: Labelled images of baseline A's downstream task; may be 0.
+    """
+
+    target_train: float = 0.15
+    target_test: float = 0.15
+    shadow_train: float = 0.15
+    shadow_test: float = 0.15
+    pool: float = 0.25
+    population: float = 0.15
+    downstream: float = 0
+
+
+@dataclass(frozen=True)
+class AttackerLoaders:
+    """All data that an attack learns from; none of it trained the target.
+
+    Attributes:
+        shadows: Training images of each shadow model.
+        shadow_test: Images that no model was trained on.
+        population: Further such images.
+        downstream: Labelled images, for baseline A; None if there are none.
+    """
+
+    shadows: list[ResumableLoader]
+    shadow_test: ResumableLoader
+    population: ResumableLoader
+    downstream: ResumableLoader | None
+
+
+class MembershipSplits(PretrainingDataModule):
+    """Disjoint parts of a dataset: target and shadows, each with training and test images.
+
+    The parts are drawn by ``seed`` and written as ``membership_splits.json`` into the run
+    directory; later stages take them from there. Images of equal content count as one, so no part
+    shares an image with another. ``fit`` gets the training images of one part, and as validation
+    the held-out ones that go with it; ``test`` gets the target's members, then its non-members.
+
+    Args:
+        source: All images to draw from, of both its training and its test set.
+        part: Whose images ``fit`` gets: ``target``, ``shadow_1``, ``shadow_2``, …, or ``pool``.
+        sizes: Number of images of each part.
+        num_shadows: Shadow models, each with training images of its own.
+        shadow_source: Another dataset for everything the attacker has (Fig. 4). The same as
+            ``source``, by name and folder, counts as none.
+        members: Another dataset whose images are the target's training images: then ``source``
+            holds images that the target surely never saw.
+        downstream_source: Another labelled dataset for baseline A (CINIC-10 in the paper).
+        questioned: Images of which ``predict`` asks whether the target was trained on them;
+            nothing is learned from them. By default the target's test images.
+        passes_per_epoch: How often an epoch of the trainer goes through the training images: on
+            small sets, what an epoch costs beside its steps then weighs less.
+        splits: A ``membership_splits.json`` of an earlier stage: the same parts. Then sizes and
+            seed do not choose images.
+        batch_size: Images in a batch.
+        num_val: How many training and as many held-out images validation compares; None for all.
+        in_memory: ``"auto"`` holds a part in memory if it takes at most ``memory_limit``.
+        memory_limit: In GiB.
+        drop_last: Leave out an incomplete last batch in training.
+        seed: Chooses the images, and their order in training.
+
+    Raises:
+        InputError: A number makes no sense, or there is no such part.
+    """
+
+    def __init__(
+        self,
+        source: ImageDataModule,
+        part: str = "target",
+        sizes: PartSizes = PartSizes(),
+        num_shadows: int = 1,
+        shadow_source: ImageDataModule | None = None,
+        members: ImageDataModule | None = None,
+        downstream_source: ImageDataModule | None = None,
+        questioned: ImageDataModule | None = None,
+        passes_per_epoch: int = 1,
+        splits: str | None = None,
+        batch_size: int = 64,
+        num_val: int | None = 1000,
+        in_memory: Literal["auto", "always", "never"] = "auto",
+        memory_limit: float = 4.0,
+        drop_last: bool = True,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(source, batch_size, num_val, in_memory, memory_limit, drop_last, seed)
+        if min(num_shadows, passes_per_epoch) < 1:
+            raise InputError("num_shadows and passes_per_epoch must be at least 1")
+        self.shadow_names = [f"shadow_{number}" for number in range(1, num_shadows + 1)]
+        if part not in (allowed := ["target", *self.shadow_names, "pool"]):
+            raise InputError(f"part must be one of {', '.join(allowed)}, got '{part}'")
+        if shadow_source is not None and (shadow_source.name, shadow_source.root) == (
+            source.name,
+            source.root,
+        ):
+            shadow_source = None
+        given = {
+            "source": source,
+            "shadow_source": shadow_source,
+            "members": members,
+            "downstream_source": downstream_source,
+            "questioned": questioned,
+        }
+        self.sources = {name: module for name, module in given.items() if module is not None}
+        self.part = part
+        self.sizes = sizes
+        self.passes_per_epoch = passes_per_epoch
+        self.splits = splits
+        self._parts: dict[str, Part] | None = None
+        self._everything: dict[str, ImageSet] = {}
+
+    def prepare_data(self) -> None:
+        """Downloads what the sources may download."""
+        for source in self.sources.values():
+            source.prepare_data()
+
+    def setup(self, stage: str = "fit") -> None:
+        """Chooses the parts once, and writes them into the run directory.
+
+        Raises:
+            InputError: There are too few images, or two parts share one.
+        """
+        if self._parts is None:
+            self._parts = read_membership_splits(self.splits) if self.splits else self._draw()
+        trainer = self.trainer
+        if trainer is not None and trainer.is_global_zero and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+            path = Path(trainer.default_root_dir) / SPLITS_FILE
+            write_membership_splits(path, self._parts, self.seed)
+        # Decoded images are kept by name, and the names may now stand for others.
+        self._pixels.clear()
+        if stage == "predict":
+            asked = "questioned" in self.sources
+            self._sets["questioned"] = (
+                self._all_images("questioned") if asked else self.images_of("target_test")
+            )
+            return
+        if stage in ("fit", "validate"):
+            train = "pool" if self.part == "pool" else f"{self.part}_train"
+            held_out = "target_test" if self.part == "target" else "shadow_test"
+        else:
+            train, held_out = "target_train", "target_test"
+        for name, part in zip(MEMBERSHIP, (train, held_out), strict=True):
+            self._sets[name] = images = self.images_of(part)
+            self._sets[f"sampled {name}"] = self._sample(images)
+        if stage == "fit":
+            members = self._sets["members"]
+            self._sets["members"] = members.subset([*range(len(members))] * self.passes_per_epoch)
+
+    @property
+    def parts(self) -> dict[str, Part]:
+        """The images of each part by name, after ``setup``."""
+        assert self._parts is not None, "setup comes first"
+        return self._parts
+
+    def images_of(self, name: str) -> ImageSet:
+        """The images of a part, in the order of the split.
+
+        Raises:
+            InputError: There is no such part, or an image of it is gone.
+        """
+        if name not in self.parts:
+            raise InputError(f"there are no images for '{name}'; raise data.sizes")
+        part = self.parts[name]
+        everything = self._all_images(part.source)
+        index = {identifier: at for at, identifier in enumerate(everything.identifiers)}
+        missing = [identifier for identifier in part.identifiers if identifier not in index]
+        if missing:
+            raise InputError(
+                f"{len(missing)} images of '{name}' are not in '{part.dataset}' any more, such as "
+                f"'{missing[0]}'"
+            )
+        return everything.subset([index[identifier] for identifier in part.identifiers])
+
+    def predict_dataloader(self) -> DataLoader[tuple[Tensor, Tensor]]:
+        """The questioned images, in order."""
+        # Lightning makes it anew from its arguments, which must be those of a plain loader.
+        workers = self.sources.get("questioned", self.images).num_workers
+        return DataLoader(self._sets["questioned"], batch_size=self.batch_size, num_workers=workers)
+
+    @property
+    def questioned_identifiers(self) -> list[str]:
+        """Name of each questioned image, in order."""
+        return self._sets["questioned"].identifiers
+
+    def attacker_loaders(self) -> AttackerLoaders:
+        """What the attack learns from."""
+
+        def loader(name: str) -> ResumableLoader:
+            self._sets[name] = self.images_of(name)
+            return self._loader(name)
+
+        return AttackerLoaders(
+            [loader(f"{name}_train") for name in self.shadow_names],
+            loader("shadow_test"),
+            loader("population" if "population" in self.parts else "shadow_test"),
+            loader("downstream") if "downstream" in self.parts else None,
+        )
+
+    def _sources_of_parts(self) -> dict[str, tuple[str, float]]:
+        """Source and size of each part, in the order in which they are drawn."""
+        members = "members" if "members" in self.sources else "source"
+        attacker = "shadow_source" if "shadow_source" in self.sources else "source"
+        downstream = "downstream_source" if "downstream_source" in self.sources else attacker
+        sizes = self.sizes
+        return {
+            "target_train": (members, sizes.target_train),
+            "target_test": ("source", sizes.target_test),
+            "shadow_test": (attacker, sizes.shadow_test),
+            "population": (attacker, sizes.population),
+            "downstream": (downstream, sizes.downstream),
+            "pool": (attacker, sizes.pool),
+            # Last, so that another number of shadows leaves all other parts as they are.
+            **{f"{name}_train": (attacker, sizes.shadow_train) for name in self.shadow_names},
+        }
+
+    def _draw(self) -> dict[str, Part]:
+        wanted = self._sources_of_parts()
+        seen: dict[bytes, str] = {}
+        left: dict[str, Iterator[int]] = {}
+        totals: dict[str, int] = {}
+        for source in dict.fromkeys(source for source, _ in wanted.values()):
+            distinct = self._distinct(source, seen)
+            generator = torch.Generator().manual_seed(self.seed)
+            order = torch.randperm(len(distinct), generator=generator).tolist()
+            left[source] = iter([distinct[index] for index in order])
+            totals[source] = len(distinct)
+        parts = {}
+        for name, (source, size) in wanted.items():
+            number = int(size * totals[source]) if size < 1 else int(size)
+            chosen = list(itertools.islice(left[source], number))
+            if len(chosen) < number or (number == 0 and name not in _MAY_BE_EMPTY):
+                raise InputError(
+                    f"'{name}' needs {max(1, number)} images, and {len(chosen)} of the "
+                    f"{totals[source]} distinct ones of data.{source} are left; change data.sizes"
+                )
+            if number:
+                images = self._all_images(source).subset(chosen)
+                dataset = self.sources[source].name
+                parts[name] = Part(dataset, source, images.identifiers, images.labels.tolist())
+        return parts
+
+    def _distinct(self, source: str, seen: dict[bytes, str]) -> list[int]:
+        """Indices of a source's images, each content once.
+
+        Raises:
+            InputError: An image of another source has the same content.
+        """
+        images = self._all_images(source)
+        distinct = []
+        for index, (name, digest) in enumerate(
+            zip(images.identifiers, images.digests(), strict=True)
+        ):
+            first = seen.setdefault(digest, f"data.{source}: {name}")
+            if first == f"data.{source}: {name}":
+                distinct.append(index)
+            elif not first.startswith(f"data.{source}: "):
+                raise InputError(
+                    f"the image '{name}' of data.{source} is also in {first}; an image must have "
+                    "one part only, or the attack would be judged on what it knows"
+                )
+        return distinct
+
+    def _all_images(self, source: str) -> ImageSet:
+        """Training and test images of a source as one set."""
+        if source not in self._everything:
+            if source not in self.sources:
+                raise InputError(f"{self.splits} needs data.{source}, which is not given")
+            module = self.sources[source]
+            module.setup()
+            train, test = module.train_set, module.test_set
+            self._everything[source] = ImageSet(
+                train.collection,
+                torch.cat([train.indices, test.indices]),
+                torch.cat([train.labels, test.labels]),
+                image_size=train.image_size,
+                in_chans=train.in_chans,
+                max_pixels=train.max_pixels,
+            )
+        return self._everything[source]

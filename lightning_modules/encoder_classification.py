@@ -1,0 +1,154 @@
+"""What a pre-trained encoder is good for: a classifier on top of it."""
+
+from typing import Any, Literal
+
+import lightning as L
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from artifacts.errors import InputError
+from lightning_modules.schedules import adamw_with_warmup, scaled_learning_rate
+from lightning_modules.victim import load_autoencoder
+from models.augmentation import random_resized_crop, resize
+from models.masked_autoencoder import MaskedAutoencoder
+
+
+class EncoderClassification(L.LightningModule):
+    """Linear probing or fine-tuning of a masked autoencoder's encoder (He et al., 2021).
+
+    An attacked model should also be a useful one: ``test`` reports the accuracy. Works with any
+    data module of labelled images; labels -1 and +1 are the classes 0 and 1.
+
+    Args:
+        encoder: File of a masked autoencoder, of any kind, or of its encoder.
+        num_classes: Number of classes.
+        image_size: Side of the images that the encoder sees; by default that of its training.
+        frozen: Train a linear layer on the frozen encoder, or else all of it.
+        pooling: The encoder's class token, or the mean of its patch tokens.
+        base_learning_rate: Peak for an effective batch of 256; it grows in proportion.
+        weight_decay: AdamW's, on matrices only.
+        warmup_epochs: Linear warm-up, before half a cosine to zero.
+        augmentation: ``"random_resized_crop"`` (with flips) or ``"none"``.
+        num_heads: Attention heads of the encoder, if its file does not tell.
+        seed: Of the classifier's initial weights and of everything random in a step.
+
+    Raises:
+        InputError: A value is out of range.
+    """
+
+    def __init__(
+        self,
+        encoder: str,
+        num_classes: int,
+        image_size: int | None = None,
+        frozen: bool = True,
+        pooling: Literal["cls", "mean"] = "mean",
+        base_learning_rate: float = 1e-3,
+        weight_decay: float = 0.05,
+        warmup_epochs: float = 5,
+        augmentation: Literal["random_resized_crop", "none"] = "none",
+        num_heads: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        if num_classes < 2:
+            raise InputError(f"num_classes must be at least 2, got {num_classes}")
+        if base_learning_rate <= 0 or weight_decay < 0 or warmup_epochs < 0:
+            raise InputError(
+                "base_learning_rate must be positive, weight_decay and warmup_epochs not "
+                f"negative, got {base_learning_rate}, {weight_decay} and {warmup_epochs}"
+            )
+        self.save_hyperparameters()
+        self.encoder_file = encoder
+        self.num_classes = num_classes
+        self.image_size = image_size
+        self.frozen = frozen
+        self.pooling = pooling
+        self.base_learning_rate = base_learning_rate
+        self.weight_decay = weight_decay
+        self.warmup_epochs = warmup_epochs
+        self.augmentation = augmentation
+        self.num_heads = num_heads
+        self.seed = seed
+        self.backbone: MaskedAutoencoder | None = None
+
+    def configure_model(self) -> None:
+        """Reads the encoder and draws a head.
+
+        Raises:
+            InputError: The file is not of a masked autoencoder.
+        """
+        if self.backbone is not None:
+            return
+        backbone = load_autoencoder(
+            self.encoder_file, image_size=self.image_size, num_heads=self.num_heads
+        ).model
+        # Not a part of the classifier.
+        backbone.decoder.requires_grad_(False)
+        backbone.encoder.requires_grad_(not self.frozen)
+        backbone.encoder.get_parameter("pos_embed").requires_grad_(False)
+        self.backbone = backbone
+        with torch.random.fork_rng():
+            torch.manual_seed(self.seed)
+            # Standardised features spare the linear layer a search for its learning rate.
+            self.norm = nn.BatchNorm1d(backbone.embed_dim, affine=False)
+            self.head = nn.Linear(backbone.embed_dim, self.num_classes)
+            nn.init.normal_(self.head.weight, std=0.01)
+            nn.init.zeros_(self.head.bias)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images (N, c, S, S) in [0, 1] to logits (N, C)."""
+        assert self.backbone is not None
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
+            tokens = self.backbone.encode(images)
+        features = tokens[:, 0] if self.pooling == "cls" else tokens[:, 1:].mean(dim=1)
+        logits: Tensor = self.head(self.norm(features))
+        return logits
+
+    def on_train_batch_start(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        """Seeds the crops of this step."""
+        torch.manual_seed((self.seed * 1_000_003 + self.current_epoch) * 1_000_003 + batch_idx)
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        """Cross-entropy of augmented images."""
+        return self._step("train", batch, augment=self.augmentation != "none")
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        """Logs loss and accuracy on held-out images."""
+        self._step("val", batch)
+
+    def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        """Logs loss and accuracy on held-out images."""
+        self._step("test", batch)
+
+    def _step(self, stage: str, batch: tuple[Tensor, Tensor], augment: bool = False) -> Tensor:
+        assert self.backbone is not None
+        images, labels = batch[0], batch[1].clamp(min=0)
+        side = self.backbone.image_size
+        logits = self(random_resized_crop(images, side) if augment else resize(images, side))
+        if int(labels.max()) >= self.num_classes:
+            raise InputError(
+                f"there is a label {int(labels.max())}, but model.num_classes is {self.num_classes}"
+            )
+        loss = F.cross_entropy(logits, labels)
+        accuracy = (logits.argmax(dim=1) == labels).float().mean()
+        self.log_dict(
+            {f"{stage}/loss": loss, f"{stage}/accuracy": accuracy},
+            on_step=False,
+            on_epoch=True,
+            sync_dist=True,
+            prog_bar=True,
+            batch_size=len(labels),
+        )
+        return loss
+
+    def configure_optimizers(self) -> Any:  # noqa: ANN401 - Lightning's union of many types
+        """AdamW with warm-up and cosine by the step, for what is not frozen."""
+        return adamw_with_warmup(
+            self,
+            learning_rate=scaled_learning_rate(self.trainer, self.base_learning_rate),
+            weight_decay=self.weight_decay,
+            warmup_epochs=self.warmup_epochs,
+            betas=(0.9, 0.999),
+        )

@@ -1,0 +1,53 @@
+"""What a report says about pictures of recovered vectors."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from reporting.figures import inversion_grid
+from reporting.page import Picture, Section, Table
+
+THREAT_MODEL = (
+    "The attacker holds the probe and the public backbone: a picture is sought whose embedding is "
+    "the recovered vector. Training images enter below only, to be shown beside it."
+)
+CAVEATS = (
+    "A picture whose embedding fits need not look like the training image: networks are easily "
+    "fooled. Look at the pictures, and at the score of a network that the inversion did not see.",
+)
+
+
+def inversion_section(metrics: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Section:
+    """The section about an evaluation of inverted images.
+
+    Args:
+        metrics: Content of its ``inversion_metrics.json``.
+        tensors: Content of its ``inversion_evaluation.safetensors``.
+
+    Raises:
+        KeyError: The metrics are not those of such an evaluation.
+    """
+    names = [name for name in metrics["mean"] if not name.startswith("original_")]
+    images = sorted(metrics["images"], key=lambda image: -image["target_similarity"])
+    table = Table(
+        title="Each picture",
+        header=["nearest training image", *(name.replace("_", " ") for name in names)],
+        rows=[
+            [image["train_image"], *(f"{image[name]:.4g}" for name in names)] for image in images
+        ],
+        note="Similarity: cosine of the picture's embedding and the training image's, in the "
+        "attacked network and in one that the inversion did not see, if one was given; others: "
+        "mean over the other training images; rank: place of the nearest training image among all "
+        f"{metrics['num_train']} by that network. Only a second network tells a likeness from a "
+        "picture that fools the first.",
+    )
+    caption = "Training images and what was recovered of them, most similar vectors first."
+    return Section(
+        title="Pictures of recovered vectors",
+        threat_model=THREAT_MODEL,
+        headline=f"{len(images)} vectors turned into pictures",
+        tables=[table],
+        figures=[Picture.of(inversion_grid(tensors), caption)],
+        caveats=CAVEATS,
+    )

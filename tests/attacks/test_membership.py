@@ -1,0 +1,121 @@
+"""Membership metrics against scikit-learn, scipy and counting by hand."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from sklearn import metrics
+from torch import Tensor
+
+from attacks.membership import (
+    best_threshold,
+    bootstrap_intervals,
+    enough_for_fpr,
+    membership_metrics,
+    roc_curve,
+)
+
+
+def scores(seed: int, members: int, non_members: int, ties: bool) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    low = torch.randn(members, generator=generator, dtype=torch.float64) - 0.7
+    high = torch.randn(non_members, generator=generator, dtype=torch.float64)
+    return (low.round(decimals=1), high.round(decimals=1)) if ties else (low, high)
+
+
+@pytest.mark.parametrize("ties", [False, True])
+@pytest.mark.parametrize(("members", "non_members"), [(1500, 2000), (700, 3000), (40, 60), (3, 1)])
+def test_metrics_are_those_of_scikit_learn(members: int, non_members: int, ties: bool) -> None:
+    low, high = scores(members, members, non_members, ties)
+    threshold = -0.35
+    truth = np.r_[np.ones(members), np.zeros(non_members)]
+    both = torch.cat([low, high]).numpy()
+    fpr, tpr, _ = metrics.roc_curve(truth, -both, drop_intermediate=False)
+    called = both < threshold
+    ours = membership_metrics(low, high, threshold)
+    assert ours == pytest.approx(
+        {
+            "asr": metrics.accuracy_score(truth, called),
+            "balanced_accuracy": metrics.balanced_accuracy_score(truth, called),
+            "auc": metrics.roc_auc_score(truth, -both),
+            "tpr_at_1_fpr": tpr[fpr <= 0.01].max(),
+            "tpr_at_01_fpr": tpr[fpr <= 0.001].max(),
+            "fpr": called[members:].mean(),
+            "tpr": called[:members].mean(),
+        },
+        abs=1e-12,
+    )
+    our_fpr, our_tpr = roc_curve(low, high)
+    np.testing.assert_allclose(our_fpr, fpr, atol=1e-12)
+    np.testing.assert_allclose(our_tpr, tpr, atol=1e-12)
+
+
+def test_lower_scores_mean_members_and_the_threshold_itself_does_not() -> None:
+    found = membership_metrics(torch.tensor([0.1, 0.5]), torch.tensor([0.5, 0.9, 0.9]), 0.5)
+    assert (found["tpr"], found["fpr"], found["asr"]) == (0.5, 0.0, 0.8)
+    assert found["auc"] == pytest.approx(5.5 / 6)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_best_threshold_is_the_best_of_all(seed: int) -> None:
+    low, high = scores(seed, 50, 80, ties=seed % 2 == 1)
+    threshold = best_threshold(low, high)
+    both = torch.unique(torch.cat([low, high]))
+    tried = [*(both - 1e-6).tolist(), *(both + 1e-6).tolist()]
+    best = max(membership_metrics(low, high, t)["balanced_accuracy"] for t in tried)
+    assert membership_metrics(low, high, threshold)["balanced_accuracy"] == pytest.approx(best)
+
+
+def test_best_threshold_of_a_clean_gap_lies_in_its_middle() -> None:
+    assert best_threshold(torch.tensor([0.0, 1.0]), torch.tensor([3.0, 4.0])) == 2.0
+
+
+def test_intervals_of_the_auc_agree_with_scipy() -> None:
+    low, high = scores(3, 150, 200, ties=False)
+
+    def auc(a: np.ndarray, b: np.ndarray) -> float:
+        return float(stats.mannwhitneyu(b, a).statistic / (len(a) * len(b)))
+
+    expected = stats.bootstrap(
+        (low.numpy(), high.numpy()), auc, method="percentile", vectorized=False, n_resamples=2000
+    ).confidence_interval
+    ours = bootstrap_intervals(low, high, -0.3, resamples=2000)["auc"]
+    assert ours == pytest.approx((expected.low, expected.high), abs=0.006)
+
+
+def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
+    # The probability that N(-0.7, 1) is below N(0, 1).
+    truth = stats.norm.cdf(0.7 / np.sqrt(2))
+    held = 0
+    for seed in range(200):
+        low, high = scores(seed, 80, 80, ties=False)
+        bottom, top = bootstrap_intervals(low, high, 0.0, resamples=200, seed=seed)["auc"]
+        held += bottom <= truth <= top
+    assert 0.89 <= held / 200 <= 0.99
+
+
+def test_intervals_repeat() -> None:
+    low, high = scores(0, 30, 30, ties=False)
+    assert bootstrap_intervals(low, high, 0.0) == bootstrap_intervals(low, high, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "threshold", "message"),
+    [
+        (torch.empty(0), torch.ones(2), 0.0, "member scores must be a non-empty vector"),
+        (torch.ones(2), torch.ones(2, 2), 0.0, "non-member scores must be"),
+        (torch.tensor([float("nan")]), torch.ones(2), 0.0, "hold NaN"),
+        (torch.ones(2), torch.ones(2), float("nan"), "threshold is NaN"),
+    ],
+)
+def test_scores_that_cannot_be_judged(
+    low: Tensor, high: Tensor, threshold: float, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        membership_metrics(low, high, threshold)
+
+
+def test_low_rates_need_many_non_members() -> None:
+    assert enough_for_fpr(1000, 0.01)
+    assert not enough_for_fpr(999, 0.01)
+    assert not enough_for_fpr(1000, 0.001)

@@ -1,0 +1,87 @@
+"""Classifiers on a pre-trained encoder."""
+
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from artifacts.errors import InputError
+from datamodules import DigitImagesDataModule
+from lightning_modules import EncoderClassification
+from models.masked_autoencoder import MaskedAutoencoder
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("encoder") / "model.safetensors"
+    save_file(MaskedAutoencoder(8, 2, 1, 48, 2, 2, 16, 1, 1).state_dict(), str(path))
+    return path
+
+
+def trained(file: Path, root: Path, **options: Any) -> tuple[EncoderClassification, float]:  # noqa: ANN401
+    module = EncoderClassification(
+        str(file), 10, **{"base_learning_rate": 0.03, "warmup_epochs": 1, **options}
+    )
+    data = DigitImagesDataModule(num_train=500, num_test=500, batch_size=50)
+    trainer = L.Trainer(
+        default_root_dir=root,
+        accelerator="cpu",
+        max_epochs=6,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(module, data)
+    return module, trainer.test(module, data, verbose=False)[0]["test/accuracy"]
+
+
+def encoder_of(module: EncoderClassification) -> dict[str, Tensor]:
+    assert module.backbone is not None
+    return module.backbone.encoder.state_dict()
+
+
+def test_linear_probe_leaves_the_encoder_alone(file: Path, tmp_path: Path) -> None:
+    module, accuracy = trained(file, tmp_path)
+    fresh = EncoderClassification(str(file), 10)
+    fresh.configure_model()
+    before, after = encoder_of(fresh), encoder_of(module)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    # Features of a random encoder are of some use; guessing gives 0.1.
+    assert accuracy > 0.4
+
+
+def test_fine_tuning_trains_the_encoder(file: Path, tmp_path: Path) -> None:
+    module, accuracy = trained(file, tmp_path, frozen=False, pooling="cls")
+    fresh = EncoderClassification(str(file), 10)
+    fresh.configure_model()
+    before, after = encoder_of(fresh), encoder_of(module)
+    assert not torch.equal(before["blocks.0.attn.qkv.weight"], after["blocks.0.attn.qkv.weight"])
+    assert torch.equal(before["pos_embed"], after["pos_embed"])
+    assert accuracy > 0.4
+
+
+def test_binary_labels_are_two_classes(file: Path) -> None:
+    module = EncoderClassification(str(file), 2)
+    module.configure_model()
+    module.log_dict = lambda *_, **__: None  # type: ignore[method-assign]
+    images = torch.rand(4, 1, 8, 8)
+    loss = module.training_step((images, torch.tensor([-1, 1, 1, -1])), 0)
+    module.eval()
+    logits = module.train()(images)
+    expected = torch.nn.functional.cross_entropy(logits, torch.tensor([0, 1, 1, 0]))
+    assert torch.allclose(loss, expected)
+    with pytest.raises(InputError, match=r"label 2, but model.num_classes is 2"):
+        module.training_step((images, torch.tensor([0, 1, 2, 1])), 0)
+
+
+def test_bad_arguments_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="num_classes must be at least 2"):
+        EncoderClassification("x.pth", 1)
+    with pytest.raises(InputError, match="no masked autoencoder at"):
+        EncoderClassification(str(tmp_path / "x.pth"), 10).configure_model()

@@ -1,0 +1,274 @@
+"""Pre-training of a masked autoencoder: schedule, optimiser, gap, and resuming anywhere."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from artifacts.checkpoints import AtomicCheckpointIO
+from callbacks import StepCheckpoint
+from datamodules import DigitImagesDataModule, PretrainingDataModule
+from lightning_modules import MAEPretraining
+from lightning_modules.schedules import warmup_cosine
+from lightning_modules.victim import load_autoencoder
+from tests.conftest import REPOSITORY, SHARED, quiet, run_cli
+
+CONFIG = f"--config={REPOSITORY}/configs/quickstart/mae.yaml"
+SMALL = ["--data.images.init_args.num_test=40", "--model.depth=2", "--model.warmup_epochs=1"]
+# Whatever draws random numbers in a step: crops, masks, dropout; and gradients over two batches.
+RANDOM = [
+    "--data.batch_size=12",
+    "--model.augmentation=random_resized_crop",
+    "--model.encoder_dropout=0.1",
+    "--model.decoder_dropout=0.1",
+    "--trainer.gradient_clip_val=1.0",
+    "--trainer.max_epochs=3",
+    "--trainer.check_val_every_n_epoch=1",
+]
+EVERY_STEP = "--trainer.callbacks+={class_path: callbacks.StepCheckpoint, init_args: {every_n_steps: 1, interval: 0}}"  # noqa: E501
+
+
+def data(num_val: int | None = 20) -> PretrainingDataModule:
+    images = DigitImagesDataModule(image_size=8, num_train=60, num_test=100)
+    return PretrainingDataModule(images, batch_size=20, num_val=num_val)
+
+
+def module(**options: Any) -> MAEPretraining:  # noqa: ANN401
+    sizes: dict[str, Any] = {"patch_size": 2, "embed_dim": 32, "depth": 1, "num_heads": 2}
+    given: dict[str, Any] = {"image_size": 8, "in_chans": 1, "normalisation": "none", **sizes}
+    return MAEPretraining(**{**given, "warmup_epochs": 1, "augmentation": "none", **options})
+
+
+def trainer(root: Path, **options: Any) -> L.Trainer:  # noqa: ANN401
+    return L.Trainer(
+        default_root_dir=root,
+        accelerator="cpu",
+        plugins=[AtomicCheckpointIO()],
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        **{"max_epochs": 2, "logger": False, "enable_checkpointing": False, **options},
+    )
+
+
+def weights_of(checkpoint: Path) -> dict[str, Tensor]:
+    weights: dict[str, Tensor] = torch.load(checkpoint, weights_only=True)["state_dict"]
+    return weights
+
+
+def same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
+    return first.keys() == second.keys() and all(
+        torch.equal(first[name], second[name]) for name in first
+    )
+
+
+def test_schedule_equals_the_reference() -> None:
+    path = SHARED / "golden" / "mae.npz"
+    if not path.is_file():
+        pytest.skip("no golden vectors beside the tree")
+    with np.load(path, allow_pickle=False) as file:
+        expected = file["lr_sched/lr1_e10_w4_it3"]
+    ours = [warmup_cosine(step, warmup_steps=12, total_steps=30) for step in range(30)]
+    assert np.allclose(ours, expected, atol=1e-12)
+
+
+def test_optimiser_follows_the_recipe(tmp_path: Path) -> None:
+    training = module(base_learning_rate=0.256, weight_decay=0.05)
+    run = trainer(tmp_path, accumulate_grad_batches=2)
+    run.fit(training, data())
+    (optimizer,) = run.optimizers
+    assert isinstance(optimizer, torch.optim.AdamW)
+    assert optimizer.defaults["betas"] == (0.9, 0.95)
+    assert optimizer.defaults["fused"]
+    # 20 images × 2 batches × 0.256 / 256.
+    assert optimizer.param_groups[0]["initial_lr"] == pytest.approx(0.04)
+    decay, rest = optimizer.param_groups
+    assert decay["weight_decay"] == 0.05
+    assert rest["weight_decay"] == 0
+    names = {id(parameter): name for name, parameter in training.named_parameters()}
+    undecayed = {names[id(parameter)] for parameter in rest["params"]}
+    expected = {
+        name
+        for name, parameter in training.named_parameters()
+        if name.endswith(".bias") or ".norm" in name or "_norm" in name
+    }
+    assert undecayed == expected
+    held = {id(parameter) for group in (decay, rest) for parameter in group["params"]}
+    fixed = {name for key, name in names.items() if key not in held}
+    assert fixed == {"model.encoder.pos_embed", "model.decoder.pos_embed"}
+
+
+def test_weights_depend_on_the_seed_alone() -> None:
+    first, second, other = module(seed=1), module(seed=1), module(seed=2)
+    for training in (first, second, other):
+        training.configure_model()
+        torch.rand(7)
+    assert same(first.autoencoder.state_dict(), second.autoencoder.state_dict())
+    assert not same(first.autoencoder.state_dict(), other.autoencoder.state_dict())
+
+
+def test_validation_is_the_gap_under_fixed_masks(tmp_path: Path) -> None:
+    training, images = module(), data(num_val=None)
+    run = trainer(tmp_path)
+    first = run.validate(training, images, verbose=False)[0]
+    assert run.validate(training, images, verbose=False)[0] == first
+    model = training.autoencoder
+    errors = []
+    for images_of in (images.images.train_set, images.images.test_set):
+        pixels = images_of.all_pixels().float() / 255
+        noise = [
+            training.fixed_noise(len(part), number)
+            for number, part in enumerate(torch.split(pixels, 20))
+        ]
+        errors.append(model.per_image_error(pixels, 0.75, torch.cat(noise)).detach())
+    train, test = errors
+    assert first["val/train_loss"] == pytest.approx(float(train.mean()), rel=1e-5)
+    assert first["val/test_loss"] == pytest.approx(float(test.mean()), rel=1e-5)
+    assert first["val/gap"] == pytest.approx(float(test.mean() - train.mean()), abs=1e-6)
+    from sklearn.metrics import roc_auc_score
+
+    auc = roc_auc_score([1] * 60 + [0] * 100, -torch.cat([train, test]).numpy())
+    assert first["val/membership_auc"] == pytest.approx(auc, abs=1e-4)
+
+
+def test_bf16_leaves_the_loss_finite(tmp_path: Path) -> None:
+    run = trainer(tmp_path, precision="bf16-mixed", max_epochs=2, limit_train_batches=1)
+    run.fit(module(), data())
+    assert bool(torch.isfinite(run.callback_metrics["train/loss"]))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--model.mask_ratio=1"], "mask_ratio must be in"),
+        (["--model.size=enormous"], "there is no size 'enormous'"),
+        (["--model.patch_size=5"], "patches of 5"),
+        (["--model.warmup_epochs=5"], "warmup_epochs (5) must be fewer"),
+        (["--model.in_chans=3"], "the images have 1 channel"),
+        (["--model.normalisation=imagenet"], "is for 3 channels"),
+        (["--model.weights=missing.pth"], "no masked autoencoder at missing.pth"),
+        (["--model.crop_scale=[0.5, 2]"], "crop_scale must be a range"),
+        (["--data=datamodules.DigitImagesDataModule"], "needs --data=datamodules.Pretraining"),
+        (["--trainer.max_epochs=-1"], "set trainer.max_epochs"),
+        (["--model.base_learning_rate=1e30"], "the training diverged"),
+    ],
+)
+def test_mistakes_are_one_line(
+    options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_cli("fit", CONFIG, *quiet(tmp_path), *SMALL, "--trainer.max_epochs=3", *options) == 1
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.strip().splitlines()[-1].startswith("error: ")
+
+
+def test_artifacts_of_a_training(tmp_path: Path) -> None:
+    words = ["fit", CONFIG, *quiet(tmp_path), *SMALL, "--trainer.max_epochs=2"]
+    assert run_cli(*words, "--trainer.check_val_every_n_epoch=1") == 0
+    full = load_autoencoder(tmp_path / "checkpoints" / "last.ckpt")
+    encoder = load_autoencoder(tmp_path / "encoder.safetensors")
+    assert full.has_decoder
+    assert not encoder.has_decoder
+    images = torch.rand(2, 1, 32, 32)
+    assert torch.equal(full.model.encode(images), encoder.model.encode(images))
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    tags = events.Tags()
+    assert {"pictures/train", "pictures/test"} <= set(tags["images"])
+    logged = {"train/loss", "train/learning_rate", "val/train_loss", "val/test_loss", "val/gap"}
+    assert logged <= set(tags["scalars"])
+    # Another run may start from what this one made.
+    again = ["fit", CONFIG, *quiet(tmp_path / "again"), *SMALL, "--trainer.max_epochs=2"]
+    assert run_cli(*again, f"--model.weights={tmp_path}/checkpoints/last.ckpt") == 0
+
+
+class CopyCheckpoints(L.Callback):
+    """Keeps each step's checkpoint, as a kill at that moment would."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+
+    def on_train_batch_start(self, trainer: L.Trainer, *_: object) -> None:
+        last = Path(trainer.default_root_dir) / "checkpoints" / "last.ckpt"
+        if last.is_file():
+            shutil.copy(last, self.folder / f"{trainer.global_step}.ckpt")
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_run_resumed_from_any_step_ends_the_same(tmp_path: Path, accumulate: int) -> None:
+    random: dict[str, Any] = {
+        "augmentation": "random_resized_crop",
+        "encoder_dropout": 0.1,
+        "decoder_dropout": 0.1,
+    }
+
+    def run(root: Path, checkpoint: Path | None, *callbacks: L.Callback) -> dict[str, Tensor]:
+        torch.manual_seed(int(time.monotonic_ns() % 1000))  # Nothing may depend on it.
+        trainer(
+            root,
+            max_epochs=3,
+            accumulate_grad_batches=accumulate,
+            gradient_clip_val=1.0,
+            enable_checkpointing=True,
+            callbacks=[*callbacks, StepCheckpoint(every_n_steps=1, interval=0)],
+        ).fit(module(**random), data(), ckpt_path=checkpoint, weights_only=True)
+        return weights_of(root / "checkpoints" / "last.ckpt")
+
+    whole = run(tmp_path / "whole", None, CopyCheckpoints(tmp_path / "copies"))
+    copies = sorted((tmp_path / "copies").iterdir())
+    assert len(copies) == (8 if accumulate == 1 else 5)
+    for copy in copies:
+        resumed = run(tmp_path / copy.stem, copy)
+        assert same(resumed, whole), copy
+    seeded = module(**random)
+    seeded.configure_model()
+    assert not same(seeded.state_dict(), whole)
+
+
+@pytest.mark.slow
+def test_a_killed_training_continues_to_the_same_weights(tmp_path: Path) -> None:
+    words = ["fit", CONFIG, *SMALL, *RANDOM, EVERY_STEP]
+    assert run_cli(*words, *quiet(tmp_path / "whole")) == 0
+    command = [sys.executable, "main.py", *words, *quiet(tmp_path / "killed")]
+    process = subprocess.Popen(
+        command, cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT
+    )
+    last = tmp_path / "killed" / "checkpoints" / "last.ckpt"
+    deadline = time.monotonic() + 300
+    while not last.is_file() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.001)
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    step = torch.load(last, weights_only=True)["global_step"]
+    assert step % 5 != 0, "killed at the end of an epoch: says little"
+    assert run_cli(*words, *quiet(tmp_path / "killed")) == 0
+    whole = weights_of(tmp_path / "whole" / "checkpoints" / "last.ckpt")
+    assert same(weights_of(last), whole)
+
+
+def test_pictures_fill_in_what_was_removed() -> None:
+    from callbacks.mae_pictures import picture
+
+    training = module(norm_pix_loss=True)
+    training.configure_model()
+    images = torch.rand(3, 1, 8, 8)
+    grid = picture(training, images)
+    # Three rows and columns of 8 pixels with a frame of 1; grey images come as RGB.
+    assert grid.shape == (3, 28, 28)
+    assert torch.equal(grid[0, 1:9, 1:9], images[0, 0])
+    removed, filled = training.autoencoder.reconstruct(images, 0.75, training.fixed_noise(3, 0))
+    assert removed.float().mean() == 0.75
+    assert torch.equal(filled[~removed], images[~removed])
+    assert torch.equal(grid[0, 10:18, 1:9] == 0.5, removed[0, 0])

@@ -1,0 +1,286 @@
+"""The chain of a membership attack on a folder of images: trained, attacked, judged."""
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from PIL import Image
+from sklearn.datasets import load_digits
+from sklearn.metrics import roc_auc_score
+from torch import Tensor
+
+from artifacts.tensors import MEMBERSHIP_SCORES, read_tensors
+from artifacts.weights import read_state_dict
+from tests.conftest import quiet, run_cli
+
+SMALL = [
+    *("--model.size=tiny", "--model.image_size=32", "--model.depth=1", "--model.embed_dim=32"),
+    *("--model.num_heads=2", "--model.decoder_embed_dim=16", "--model.augmentation=none"),
+    *("--model.base_learning_rate=0.016", "--model.warmup_epochs=1", "--trainer.max_epochs=3"),
+    "--trainer.callbacks=callbacks.EncoderWriter",
+]
+DECODER = ["--model.base_learning_rate=0.016", "--model.warmup_epochs=1", "--trainer.max_epochs=2"]
+ATTACK = ["--model.num_masks=4", "--model.bootstrap=50"]
+
+
+def fit(root: Path, stage: str, model: str, *words: str) -> Path:
+    """Runs a training and returns its checkpoint."""
+    assert (
+        run_cli(
+            "fit",
+            f"--config={root / 'data.yaml'}",
+            f"--model={model}",
+            *words,
+            *quiet(root / stage),
+            "--trainer.num_sanity_val_steps=0",
+        )
+        == 0
+    )
+    return root / stage / "checkpoints" / "last.ckpt"
+
+
+def decoders(root: Path, prefix: str = "") -> dict[str, Path]:
+    """What the attacker trains once the target is released."""
+    splits = f"--data.splits={root / 'target' / 'membership_splits.json'}"
+    start = f"--model.decoder={root / 'shadow' / 'checkpoints' / 'last.ckpt'}"
+    return {
+        name: fit(
+            root,
+            prefix + name,
+            "ShadowDecoder",
+            f"--model.encoder={root / encoder / 'encoder.safetensors'}",
+            start,
+            splits,
+            f"--data.part={part}",
+            *DECODER,
+        )
+        for name, encoder, part in (
+            ("simulated", "target", "shadow_1"),
+            ("target_decoder", "target", "pool"),
+            ("shadow_decoder", "shadow", "pool"),
+        )
+    }
+
+
+def attack(root: Path, command: str, stage: str, made: dict[str, Path], *words: str) -> Path:
+    """Runs the attack and returns its directory."""
+    callback = "MembershipWriter" if command == "test" else "MembershipScoreWriter"
+    assert (
+        run_cli(
+            command,
+            f"--config={root / 'data.yaml'}",
+            "--model=MembershipInference",
+            f"--data.splits={root / 'target' / 'membership_splits.json'}",
+            f"--model.target={made['target_decoder']}",
+            f"--model.simulated={made['simulated']}",
+            f"--model.shadows=[{root / 'shadow' / 'checkpoints' / 'last.ckpt'}]",
+            f"--model.references=[{made['shadow_decoder']}]",
+            f"--trainer.callbacks=callbacks.{callback}",
+            *ATTACK,
+            *words,
+            *quiet(root / stage),
+        )
+        == 0
+    )
+    return root / stage
+
+
+@pytest.fixture(scope="module")
+def chain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished chain on PNG files."""
+    root = tmp_path_factory.mktemp("membership")
+    digits = load_digits()
+    for number in range(150):
+        folder = root / "images" / str(digits.target[number])
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = np.kron(digits.images[number] * 15, np.ones((4, 4))).astype(np.uint8)
+        Image.fromarray(pixels).convert("RGB").save(folder / f"{number}.png")
+    questioned = root / "questioned"
+    questioned.mkdir()
+    for number in range(150, 157):
+        pixels = np.kron(digits.images[number] * 15, np.ones((4, 4))).astype(np.uint8)
+        Image.fromarray(pixels).convert("RGB").save(questioned / f"{number}.png")
+    source = {
+        "class_path": "datamodules.ImageFolderDataModule",
+        "init_args": {"root": str(root / "images"), "image_size": 32},
+    }
+    asked = {**source, "init_args": {"root": str(questioned), "image_size": 32}}
+    sizes = {"target_train": 24, "target_test": 24, "shadow_train": 24, "shadow_test": 24}
+    sizes |= {"pool": 16, "population": 12, "downstream": 20}
+    data = {"source": source, "questioned": asked, "sizes": sizes, "batch_size": 8}
+    config = {"data": {"class_path": "datamodules.MembershipSplits", "init_args": data}}
+    (root / "data.yaml").write_text(yaml.safe_dump(config))
+    fit(root, "target", "MAEPretraining", *SMALL)
+    splits = f"--data.splits={root / 'target' / 'membership_splits.json'}"
+    part = "--data.part=shadow_1"
+    fit(root, "shadow", "MAEPretraining", *SMALL, splits, part, "--model.seed=1")
+    made = decoders(root)
+    true = f"--model.true_target={root / 'target' / 'checkpoints' / 'last.ckpt'}"
+    attack(root, "test", "attack", made, true)
+    attack(root, "predict", "asked", made)
+    return root
+
+
+def weights(path: Path) -> dict[str, Tensor]:
+    return read_state_dict(path, what="checkpoint", made_by="the test")
+
+
+def test_the_encoder_stays_as_it_was_released(chain: Path) -> None:
+    for stage, released in (
+        ("simulated", "target"),
+        ("target_decoder", "target"),
+        ("shadow_decoder", "shadow"),
+    ):
+        encoder = weights(chain / released / "encoder.safetensors")
+        joined = weights(chain / stage / "checkpoints" / "last.ckpt")
+        inside = {
+            name.removeprefix("model.encoder."): value
+            for name, value in joined.items()
+            if name.startswith("model.encoder.")
+        }
+        assert inside.keys() == encoder.keys()
+        assert all(torch.equal(value, encoder[name]) for name, value in inside.items())
+        # The decoder started as the shadow's, and was trained.
+        shadow = weights(chain / "shadow" / "checkpoints" / "last.ckpt")
+        head = "model.decoder.pred.weight"
+        assert joined[head].shape == shadow[head].shape
+        assert not torch.equal(joined[head], shadow[head])
+
+
+def test_without_the_members_not_a_bit_of_the_attack_changes(chain: Path, tmp_path: Path) -> None:
+    root = chain
+    splits = json.loads((root / "target" / "membership_splits.json").read_text())
+    members = splits["parts"]["target_train"]["identifiers"]
+    assert len(members) == 24
+    kept = tmp_path / "images"
+    shutil.copytree(root / "images", kept)
+    # The target with its decoder is put away too.
+    shutil.move(root / "target" / "checkpoints", tmp_path / "checkpoints")
+    try:
+        for name in members:
+            (root / "images" / name).unlink()
+        made = decoders(root, "again_")
+        for name, path in made.items():
+            before = weights(root / name / "checkpoints" / "last.ckpt")
+            after = weights(path)
+            assert before.keys() == after.keys()
+            assert all(torch.equal(value, after[key]) for key, value in before.items())
+        again = attack(root, "predict", "again_asked", made)
+        assert (again / "scores.csv").read_bytes() == (root / "asked" / "scores.csv").read_bytes()
+    finally:
+        shutil.rmtree(root / "images")
+        shutil.copytree(kept, root / "images")
+        shutil.move(tmp_path / "checkpoints", root / "target" / "checkpoints")
+
+
+def test_questioned_images_get_scores_and_verdicts(chain: Path) -> None:
+    metrics = json.loads((chain / "attack" / "metrics.json").read_text())
+    with (chain / "asked" / "scores.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["image"] for row in rows] == [f"{number}.png" for number in range(150, 157)]
+    names = {column.removesuffix(" score") for column in rows[0] if column.endswith(" score")}
+    assert names == set(metrics["attacks"]) - {"true_decoder"}
+    for row in rows:
+        for name in names:
+            below = float(row[f"{name} score"]) < metrics["attacks"][name]["threshold"]
+            assert row[f"{name} member"] == str(int(below))
+
+
+def test_metrics_are_those_of_the_scores(chain: Path) -> None:
+    metrics = json.loads((chain / "attack" / "metrics.json").read_text())
+    tensors, metadata = read_tensors(chain / "attack" / "scores.safetensors", MEMBERSHIP_SCORES)
+    names = json.loads(metadata["attacks"])
+    assert set(names) == set(metrics["attacks"])
+    assert {"paper", "combined", "baseline_a", "baseline_d", "true_decoder"} <= set(names)
+    # One shadow is too few for it.
+    assert "likelihood_ratio" not in names
+    truth = np.r_[np.ones(24), np.zeros(24)]
+    for index, name in enumerate(names):
+        scores = torch.cat([tensors["members"][index], tensors["non_members"][index]]).numpy()
+        values = metrics["attacks"][name]
+        assert values["auc"] == pytest.approx(roc_auc_score(truth, -scores))
+        called = scores < values["threshold"]
+        assert values["asr"] == pytest.approx(float((called == truth).mean()))
+        low, high = values["intervals"]["auc"]
+        assert low <= values["auc"] <= high
+
+
+def test_events_hold_the_roc_and_the_histograms(chain: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    accumulator = EventAccumulator(str(chain / "attack"), size_guidance={"images": 0})
+    accumulator.Reload()
+    tags = accumulator.Tags()
+    assert {"membership/roc", "membership/scores/paper"} <= set(tags["images"])
+    assert {"membership/combined/asr", "membership/baseline_d/auc"} <= set(tags["scalars"])
+
+
+def test_the_report_shows_all_attacks(chain: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = chain / "report.html"
+    metrics = chain / "attack" / "metrics.json"
+    assert run_cli("report", f"--metrics={metrics}", f"--output={page}") == 0
+    assert "baseline D" in capsys.readouterr().out
+    text = page.read_text(encoding="utf-8")
+    assert text.count("data:image/png") == 1 + len(json.loads(metrics.read_text())["attacks"])
+    assert "the paper&#39;s: reconstruction error, one mask" in text
+    assert "What may not be concluded" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--model.attacks=[likelihood_ratio]"], "needs two shadow models"),
+        (["--model.attacks=[guess]"], "unknown attack 'guess'"),
+        (["--data.num_shadows=2"], "data.num_shadows is 2, but there are 1"),
+        (["--model.target={root}/target/encoder.safetensors"], "holds no trained decoder"),
+        (["--model.mask_ratio=1"], "mask_ratio in (0, 1)"),
+    ],
+)
+def test_what_cannot_be_attacked_is_said_in_one_line(
+    words: list[str],
+    message: str,
+    chain: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    checkpoint = "checkpoints/last.ckpt"
+    code = run_cli(
+        "test",
+        f"--config={chain / 'data.yaml'}",
+        "--model=MembershipInference",
+        f"--model.target={chain / 'target_decoder' / checkpoint}",
+        f"--model.shadows=[{chain / 'shadow' / checkpoint}]",
+        f"--model.references=[{chain / 'shadow_decoder' / checkpoint}]",
+        *ATTACK,
+        *(word.format(root=chain) for word in words),
+        *quiet(tmp_path),
+    )
+    printed = capsys.readouterr().err
+    assert code == 1
+    assert message in printed
+    assert printed.count("\n") == 1
+
+
+def test_a_decoder_of_another_size_is_refused(
+    chain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [word for word in SMALL if "embed_dim=32" not in word and "max_epochs" not in word]
+    other = [*words, "--model.embed_dim=64", "--trainer.max_epochs=2", "--data.part=shadow_1"]
+    shutil.copy(chain / "data.yaml", tmp_path / "data.yaml")
+    path = fit(tmp_path, "other", "MAEPretraining", *other)
+    code = run_cli(
+        "fit",
+        f"--config={chain / 'data.yaml'}",
+        "--model=ShadowDecoder",
+        f"--model.encoder={chain / 'target' / 'encoder.safetensors'}",
+        f"--model.decoder={path}",
+        *DECODER,
+        *quiet(tmp_path / "decoder"),
+    )
+    assert code == 1
+    assert "their embed_dim are 64 and 32" in capsys.readouterr().err

@@ -1,0 +1,207 @@
+"""Configs of membership inference, at a size that takes seconds."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+from sklearn.datasets import load_digits
+
+from reporting.paper_results import TABLES
+from tests.conftest import REPOSITORY, quiet, run_cli
+from tests.datamodules.layouts import cifar
+from tests.membership_configs import EXPERIMENTS
+
+CONFIGS = REPOSITORY / "configs"
+SMALL_MODEL = {
+    "model.image_size": 32,
+    "model.patch_size": 8,
+    "model.embed_dim": 32,
+    "model.depth": 1,
+    "model.num_heads": 2,
+    "model.decoder_embed_dim": 16,
+    "model.decoder_num_heads": 2,
+    "model.warmup_epochs": 0.5,
+}
+SMALL_FIT = {
+    "data.batch_size": 16,
+    "trainer.max_epochs": 1,
+    "trainer.precision": "32-true",
+    "trainer.check_val_every_n_epoch": 1,
+    "trainer.enable_model_summary": False,
+}
+SMALL_SIZES = {
+    **{f"data.sizes.{name}": 16 for name in ("target_train", "target_test", "shadow_train")},
+    "data.sizes.shadow_test": 16,
+    "data.sizes.downstream": 20,
+}
+# By the first word of a stage's name.
+REDUCTIONS: dict[str, dict[str, Any]] = {
+    "target": {**SMALL_MODEL, **SMALL_FIT, **SMALL_SIZES, "model.decoder_depth": 1},
+    "shadow": {**SMALL_MODEL, **SMALL_FIT, **SMALL_SIZES, "model.decoder_depth": 1},
+    "decoder": {**SMALL_FIT, "model.warmup_epochs": 0.5},
+    "attack": {"model.num_masks": 2, "model.bootstrap": 20, "trainer.precision": "32-true"},
+}
+GRIDS: dict[str, dict[str, list[Any]]] = {
+    "table2": {"dataset": ["digits"], "encoder": ["encoder_i"]},
+    "table3": {"dataset": ["digits"], "ratio": [0.5, 0.75]},
+    "table4": {"dataset": ["digits"], "epoch": [0, 1]},
+    "table5": {"dataset": ["digits"], "encoder": ["encoder_i"], "layers": [1, 2]},
+    "table6": {"dataset": ["digits"], "encoder": ["encoder_i"], "defence": ["none", "dropout"]},
+    "fig4": {"dataset": ["digits"], "shadow": ["digits"]},
+    "fig5": {"dataset": ["digits"], "ratio": [0.5], "guess": [0.5, 0.75]},
+}
+# What the paper's table gets of it.
+CELLS = {"table2": 5, "table3": 2, "table4": 2, "table5": 2, "table6": 2, "fig4": 1, "fig5": 2}
+
+
+def reduced(config: str, run: Path, grid: dict[str, list[Any]], **special: Any) -> Path:  # noqa: ANN401
+    """A shipped pipeline in ``run``, at a size that takes seconds, as a config file."""
+    content = yaml.safe_load((CONFIGS / config).read_text(encoding="utf-8"))
+    content["run"] = str(run)
+    assert set(grid) <= set(content["grid"])
+    content["grid"] |= grid
+    still = dict(word.removeprefix("--").split("=") for word in quiet(run)[1:])
+    for name, stage in content["stages"].items():
+        if stage["command"] == "report":
+            continue
+        of_decoder = name.startswith("simulated") or "_decoder" in name
+        options = stage.setdefault("options", {})
+        small = {**still, **REDUCTIONS["decoder" if of_decoder else name.split("_")[0]]}
+        small |= special.get("decoder" if of_decoder else name.split("_")[0], {})
+        # What the grid sets is small already.
+        options |= {key: value for key, value in small.items() if "{" not in str(options.get(key))}
+    path = run.parent / "small.yaml"
+    path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_experiments_end_with_the_papers_table(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    special: dict[str, Any] = {}
+    if name == "table4":
+        epochs = {"trainer.max_epochs": 2, "model.warmup_epochs": 0.5}
+        # The callbacks of trajectory.yaml, every epoch.
+        callbacks = yaml.safe_load((CONFIGS / "mim_membership/trajectory.yaml").read_text())
+        callbacks = callbacks["trainer"]["callbacks"]
+        assert callbacks[2]["init_args"].pop("every_n_epochs") == 100
+        callbacks[2]["init_args"]["every_n_epochs"] = 1
+        special = {
+            part: {**epochs, "trainer.callbacks": callbacks} for part in ("target", "shadow")
+        }
+    run = tmp_path / "run"
+    path = reduced(f"mim_membership/{name}.yaml", run, GRIDS[name], **special)
+    assert run_cli("pipeline", f"--config={path}") == 0
+    printed = capsys.readouterr().out
+    layout = TABLES[name]
+    assert layout.title in printed
+    assert f"{CELLS[name]} cells of {name}" in (run / name / "report.html").read_text()
+    if layout.values:
+        # The paper's own numbers stand beside.
+        assert f"({next(iter(layout.values.values())):.4f})" in printed
+    if name == "table2":
+        assert TABLES["table7"].title in printed
+    assert run_cli("pipeline", f"--config={path}") == 0
+    assert "starts" not in capsys.readouterr().out
+
+
+def test_the_papers_datasets_are_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cifar(tmp_path / "data", "CIFAR10", monkeypatch)
+    names = ("pretraining", "encoder_i", "splits_cifar10")
+    small = {**REDUCTIONS["target"], "trainer.max_epochs": 1}
+    small |= {f"data.sizes.{n}": 2 for n in ("target_train", "target_test", "shadow_train")}
+    small |= {"data.sizes.shadow_test": 2, "data.sizes.downstream": 0, "data.batch_size": 2}
+    words = [f"--{name}={value}" for name, value in small.items()]
+    assert (
+        run_cli(
+            "fit",
+            *(f"--config={CONFIGS / 'mim_membership' / name}.yaml" for name in names),
+            f"--data.source.root={tmp_path / 'data'}",
+            "--data.downstream_source=null",
+            *words,
+            *quiet(tmp_path / "run"),
+        )
+        == 0
+    )
+    assert (tmp_path / "run" / "membership_splits.json").is_file()
+
+
+def test_an_audit_of_two_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    digits = load_digits()
+    for folder, numbers in (("members", range(30)), ("others", range(30, 150))):
+        (tmp_path / folder).mkdir()
+        for number in numbers:
+            pixels = np.kron(digits.images[number] * 15, np.ones((4, 4))).astype(np.uint8)
+            Image.fromarray(pixels).convert("RGB").save(tmp_path / folder / f"{number}.png")
+    target = [f"--{name}={value}" for name, value in REDUCTIONS["target"].items()]
+    data = [
+        "--data=PretrainingDataModule",
+        "--data.images=ImageFolderDataModule",
+        f"--data.images.root={tmp_path / 'members'}",
+        "--data.images.image_size=32",
+    ]
+    config = f"--config={CONFIGS}/mim_membership/pretraining.yaml"
+    words = [word for word in target if "data.sizes" not in word]
+    assert run_cli("fit", config, *data, *words, *quiet(tmp_path / "encoder")) == 0
+    grid = {
+        "encoder": [str(tmp_path / "encoder" / "encoder.safetensors")],
+        "size": ["encoder_i"],
+        "members": [str(tmp_path / "members")],
+        "others": [str(tmp_path / "others")],
+    }
+    sizes = {"data.members.image_size": 32, "data.source.image_size": 32}
+    special = dict.fromkeys(("shadow", "decoder", "attack"), sizes)
+    shadow = {key: value for key, value in REDUCTIONS["shadow"].items() if "sizes" not in key}
+    special["shadow"] = sizes | shadow
+    special["shadow"] |= {f"data.sizes.{name}": 0.2 for name in ("target_test", "shadow_train")}
+    path = reduced("mim_membership/audit.yaml", tmp_path / "run", grid, **special)
+    assert run_cli("pipeline", f"--config={path}") == 0
+    printed = capsys.readouterr().out
+    assert "29 members" in printed
+    assert "combined: calibrated error and mask consistency" in printed
+    assert "upper bound" not in printed
+    assert (tmp_path / "run" / "report" / "report.html").is_file()
+
+
+QUICK = {
+    "target": {"trainer.max_epochs": 1, "model.warmup_epochs": 0.5},
+    "shadow": {"trainer.max_epochs": 1, "model.warmup_epochs": 0.5},
+    "simulated": {"trainer.max_epochs": 1, "model.warmup_epochs": 0.5},
+    "attack": {"model.num_masks": 2, "model.bootstrap": 20},
+}
+
+
+def test_the_quickstart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = yaml.safe_load((CONFIGS / "quickstart/membership.yaml").read_text(encoding="utf-8"))
+    content["run"] = str(tmp_path / "run")
+    content["grid"]["seed"] = [3, 4]
+    still = dict(word.removeprefix("--").split("=") for word in quiet(tmp_path)[1:])
+    for name, stage in content["stages"].items():
+        if stage["command"] != "report":
+            stage["options"] |= {**still, **QUICK[name.split("_")[0]], "data.passes_per_epoch": 1}
+    path = tmp_path / "small.yaml"
+    path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+    assert run_cli("pipeline", f"--config={path}") == 0
+    capsys.readouterr()
+    assert run_cli("report", "--table=seeds", f"--run={tmp_path / 'run'}") == 0
+    printed = capsys.readouterr().out
+    assert "Membership attacks over seeds 3, 4" in printed
+    assert "upper bound" in printed
+    assert (tmp_path / "run" / "report.html").is_file()
+
+
+def test_fashion_mnist_takes_the_place_of_digits(tmp_path: Path) -> None:
+    quickstart = CONFIGS / "quickstart"
+    digits, fashion = (
+        yaml.safe_load((quickstart / f"membership{name}_data.yaml").read_text(encoding="utf-8"))
+        for name in ("", "_fashion")
+    )
+    settings = fashion["data"]["init_args"], digits["data"]["init_args"]
+    assert settings[0]["source"]["class_path"] == "datamodules.FashionMNISTDataModule"
+    assert {**settings[0]["sizes"], "downstream": 200} == settings[1]["sizes"]
+    grid = yaml.safe_load((quickstart / "membership_fashion.yaml").read_text())["grid"]
+    assert grid == {"seed": [0], "data": ["membership_fashion_data"]}
