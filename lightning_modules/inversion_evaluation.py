@@ -73,6 +73,15 @@ class InversionEvaluation(L.LightningModule):
             raise InputError(
                 "the comparison needs images: give --data=datamodules.EmbeddingsDataModule"
             )
+        self.sets = {"": self.found["images"]}
+        if self.original_inversions_path is not None:
+            originals, _ = read_tensors(self.original_inversions_path, INVERSIONS)
+            self.sets["original_"] = originals["images"]
+            if originals["images"].shape != self.found["images"].shape:
+                raise InputError(
+                    f"{self.original_inversions_path} and {self.inversions_path} differ in number "
+                    "or size of their images"
+                )
 
     def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Compares; the batch of held-out samples is not needed."""

@@ -96,7 +96,7 @@ def inversion_grid(evaluation: Mapping[str, Tensor], columns: int = 8) -> "Figur
     order = evaluation["target_similarity"].argsort(descending=True).tolist()
     columns = min(columns, len(order))
     rows = -(-len(order) // columns)
-    height = rows * len(sets) * 1.4 + 0.5
+    height = rows * len(sets) * 1.4 + 0.8
     figure = Figure(figsize=(max(columns, 4) * 1.2, height), layout="constrained")
     axes = figure.subplots(len(sets) * rows, columns, squeeze=False)
     for axis in axes.flat:
@@ -114,8 +114,9 @@ def inversion_grid(evaluation: Mapping[str, Tensor], columns: int = 8) -> "Figur
             numbers = [f"{evaluation[key][index]:.2f}" for key in keys]
             axis.set_title(" · ".join(numbers), fontsize=8, pad=2)
     figure.suptitle(
-        " / ".join(sets.values())
-        + "\nsimilarity of the recovered vector; of each picture's own by the "
+        "\n".join(sets.values())
+        + "\nnumbers: similarity of the recovered vector, and of"
+        + "\nthe pictures by the "
         + " · ".join(f"{network} network" for network in networks),
         fontsize=7,
     )
