@@ -304,10 +304,11 @@ class MembershipSplits(PretrainingDataModule):
             module = self.sources[source]
             module.setup()
             train, test = module.train_set, module.test_set
+            indices, order = torch.cat([train.indices, test.indices]).sort()
             self._everything[source] = ImageSet(
                 train.collection,
-                torch.cat([train.indices, test.indices]),
-                torch.cat([train.labels, test.labels]),
+                indices,
+                torch.cat([train.labels, test.labels])[order],
                 image_size=train.image_size,
                 in_chans=train.in_chans,
                 max_pixels=train.max_pixels,
