@@ -168,7 +168,7 @@ def test_an_audit_of_two_folders(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert (tmp_path / "run" / "report" / "report.html").is_file()
 
 
-QUICK = {
+QUICK: dict[str, dict[str, Any]] = {
     "target": {"trainer.max_epochs": 1, "model.warmup_epochs": 0.5},
     "shadow": {"trainer.max_epochs": 1, "model.warmup_epochs": 0.5},
     "simulated": {"trainer.max_epochs": 1, "model.warmup_epochs": 0.5},
