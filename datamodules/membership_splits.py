@@ -1,7 +1,5 @@
 """Members, non-members and the attacker's own images: the parts of a membership attack."""
 
-import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -18,34 +16,11 @@ from artifacts.membership_splits import (
 )
 from datamodules.image_data import ImageDataModule
 from datamodules.image_sets import ImageSet
+from datamodules.membership_parts import DEFAULT_SIZES, PartSizes, draw_parts
 from datamodules.pixel_batches import ResumableLoader
 from datamodules.pretraining import MEMBERSHIP, PretrainingDataModule
 
 SPLITS_FILE = "membership_splits.json"
-_MAY_BE_EMPTY = ("pool", "population", "downstream")
-
-
-@dataclass(frozen=True)
-class PartSizes:
-    """Number of images of each part; a value below 1 is a share of its source's images.
-
-    Attributes:
-        target_train: Members: the target is pre-trained on them.
-        target_test: Non-members to judge the attack on.
-        shadow_train: Pre-training images of each shadow model.
-        shadow_test: Images that no shadow model is trained on; thresholds come from both.
-        pool: The attacker's further images, on which decoders are fine-tuned; may be 0.
-        population: The attacker's further images, to see how a model scores any image; may be 0.
-        downstream: Labelled images of baseline A's downstream task; may be 0.
-    """
-
-    target_train: float = 0.15
-    target_test: float = 0.15
-    shadow_train: float = 0.15
-    shadow_test: float = 0.15
-    pool: float = 0.25
-    population: float = 0.15
-    downstream: float = 0
 
 
 @dataclass(frozen=True)
@@ -104,7 +79,7 @@ class MembershipSplits(PretrainingDataModule):
         self,
         source: ImageDataModule,
         part: str = "target",
-        sizes: PartSizes = PartSizes(),
+        sizes: PartSizes = DEFAULT_SIZES,
         num_shadows: int = 1,
         shadow_source: ImageDataModule | None = None,
         members: ImageDataModule | None = None,
@@ -251,50 +226,10 @@ class MembershipSplits(PretrainingDataModule):
 
     def _draw(self) -> dict[str, Part]:
         wanted = self._sources_of_parts()
-        seen: dict[bytes, str] = {}
-        left: dict[str, Iterator[int]] = {}
-        totals: dict[str, int] = {}
-        for source in dict.fromkeys(source for source, _ in wanted.values()):
-            distinct = self._distinct(source, seen)
-            generator = torch.Generator().manual_seed(self.seed)
-            order = torch.randperm(len(distinct), generator=generator).tolist()
-            left[source] = iter([distinct[index] for index in order])
-            totals[source] = len(distinct)
-        parts = {}
-        for name, (source, size) in wanted.items():
-            number = int(size * totals[source]) if size < 1 else int(size)
-            chosen = list(itertools.islice(left[source], number))
-            if len(chosen) < number or (number == 0 and name not in _MAY_BE_EMPTY):
-                raise InputError(
-                    f"'{name}' needs {max(1, number)} images, and {len(chosen)} of the "
-                    f"{totals[source]} distinct ones of data.{source} are left; change data.sizes"
-                )
-            if number:
-                images = self._all_images(source).subset(chosen)
-                dataset = self.sources[source].name
-                parts[name] = Part(dataset, source, images.identifiers, images.labels.tolist())
-        return parts
-
-    def _distinct(self, source: str, seen: dict[bytes, str]) -> list[int]:
-        """Indices of a source's images, each content once.
-
-        Raises:
-            InputError: An image of another source has the same content.
-        """
-        images = self._all_images(source)
-        distinct = []
-        for index, (name, digest) in enumerate(
-            zip(images.identifiers, images.digests(), strict=True)
-        ):
-            first = seen.setdefault(digest, f"data.{source}: {name}")
-            if first == f"data.{source}: {name}":
-                distinct.append(index)
-            elif not first.startswith(f"data.{source}: "):
-                raise InputError(
-                    f"the image '{name}' of data.{source} is also in {first}; an image must have "
-                    "one part only, or the attack would be judged on what it knows"
-                )
-        return distinct
+        names = dict.fromkeys(source for source, _ in wanted.values())
+        images = {source: self._all_images(source) for source in names}
+        datasets = {source: self.sources[source].name for source in names}
+        return draw_parts(wanted, images, datasets, self.seed)
 
     def _all_images(self, source: str) -> ImageSet:
         """Training and test images of a source as one set."""
@@ -304,10 +239,11 @@ class MembershipSplits(PretrainingDataModule):
             module = self.sources[source]
             module.setup()
             train, test = module.train_set, module.test_set
+            indices, order = torch.cat([train.indices, test.indices]).sort()
             self._everything[source] = ImageSet(
                 train.collection,
-                torch.cat([train.indices, test.indices]),
-                torch.cat([train.labels, test.labels]),
+                indices,
+                torch.cat([train.labels, test.labels])[order],
                 image_size=train.image_size,
                 in_chans=train.in_chans,
                 max_pixels=train.max_pixels,

@@ -85,16 +85,16 @@ def test_experiments_end_with_the_papers_table(
     special: dict[str, Any] = {}
     if name == "table4":
         epochs = {"trainer.max_epochs": 2, "model.warmup_epochs": 0.5}
-        # The callbacks of trajectory.yaml, every epoch.
-        callbacks = yaml.safe_load((CONFIGS / "mim_membership/trajectory.yaml").read_text())
-        callbacks = callbacks["trainer"]["callbacks"]
-        assert callbacks[2]["init_args"].pop("every_n_epochs") == 100
-        callbacks[2]["init_args"]["every_n_epochs"] = 1
-        special = {
-            part: {**epochs, "trainer.callbacks": callbacks} for part in ("target", "shadow")
-        }
+        special = {"target": epochs, "shadow": epochs}
     run = tmp_path / "run"
     path = reduced(f"mim_membership/{name}.yaml", run, GRIDS[name], **special)
+    if name == "table4":
+        trajectory = "configs/mim_membership/trajectory.yaml"
+        text = (REPOSITORY / trajectory).read_text(encoding="utf-8")
+        assert "every_n_epochs: 100\n" in text
+        often = tmp_path / "trajectory.yaml"
+        often.write_text(text.replace("every_n_epochs: 100", "every_n_epochs: 1"))
+        path.write_text(path.read_text().replace(trajectory, str(often)))
     assert run_cli("pipeline", f"--config={path}") == 0
     printed = capsys.readouterr().out
     layout = TABLES[name]
@@ -155,9 +155,10 @@ def test_an_audit_of_two_folders(tmp_path: Path, capsys: pytest.CaptureFixture[s
     }
     sizes = {"data.members.image_size": 32, "data.source.image_size": 32}
     special = dict.fromkeys(("shadow", "decoder", "attack"), sizes)
-    shadow = {key: value for key, value in REDUCTIONS["shadow"].items() if "sizes" not in key}
-    special["shadow"] = sizes | shadow
-    special["shadow"] |= {f"data.sizes.{name}": 0.2 for name in ("target_test", "shadow_train")}
+    shares = yaml.safe_load((CONFIGS / "mim_membership/audit_data.yaml").read_text())
+    shares = shares["data"]["init_args"]["sizes"]
+    special["shadow"] = sizes | {f"data.sizes.{name}": share for name, share in shares.items()}
+    special["shadow"] |= {"data.sizes.downstream": 0}
     path = reduced("mim_membership/audit.yaml", tmp_path / "run", grid, **special)
     assert run_cli("pipeline", f"--config={path}") == 0
     printed = capsys.readouterr().out
@@ -167,7 +168,7 @@ def test_an_audit_of_two_folders(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert (tmp_path / "run" / "report" / "report.html").is_file()
 
 
-QUICK = {
+QUICK: dict[str, dict[str, Any]] = {
     "target": {"trainer.max_epochs": 1, "model.warmup_epochs": 0.5},
     "shadow": {"trainer.max_epochs": 1, "model.warmup_epochs": 0.5},
     "simulated": {"trainer.max_epochs": 1, "model.warmup_epochs": 0.5},

@@ -12,7 +12,7 @@ from PIL import Image
 from artifacts.errors import InputError
 from artifacts.membership_splits import read_membership_splits, write_membership_splits
 from datamodules import DigitImagesDataModule, ImageFolderDataModule, MembershipSplits
-from datamodules.membership_splits import PartSizes
+from datamodules.membership_parts import PartSizes
 
 SIZES = PartSizes(20, 21, 22, 23, 24, 25, 26)
 

@@ -236,7 +236,10 @@ def test_the_report_shows_all_attacks(chain: Path, capsys: pytest.CaptureFixture
     [
         (["--model.attacks=[likelihood_ratio]"], "needs two shadow models"),
         (["--model.attacks=[guess]"], "unknown attack 'guess'"),
-        (["--data.num_shadows=2"], "data.num_shadows is 2, but there are 1"),
+        (
+            ["--data.num_shadows=2", "--data.sizes.downstream=0"],
+            "data.num_shadows is 2, but there are 1",
+        ),
         (["--model.target={root}/target/encoder.safetensors"], "holds no trained decoder"),
         (["--model.mask_ratio=1"], "mask_ratio in (0, 1)"),
     ],
