@@ -44,9 +44,9 @@ class RepresentativeSelection(L.LightningModule):
         self,
         top: int = 45,
         representative: RepresentativeName = "weighted",
-        ranking: RankingName = "neff_tightness",
+        ranking: RankingName = "multiplier_mass",
         maxclust: int | None = None,
-        height: float | None = 0.5,
+        height: float | None = 0.4,
         min_draws: int = 1,
         draws: int | None = None,
     ) -> None:
