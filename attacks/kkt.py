@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -30,6 +30,9 @@ from torch.autograd.function import once_differentiable
 
 Layers = Sequence[tuple[Tensor, Tensor | None]]
 """Weight ``(out, in)`` and bias ``(out,)`` or None of each layer, first to last."""
+
+Rivals = Literal["strongest", "all"]
+"""Classes that a label is set against: the strongest other one (B.5), or all by probability."""
 
 # Draws are worked through in groups whose (group, m, W) intermediates have about this many
 # elements: small problems are batched, which hides the cost of each call; large ones go draw by
@@ -86,6 +89,7 @@ def kkt_loss(
     labels: Tensor,
     relu_alpha: Tensor,
     *,
+    rivals: Rivals = "strongest",
     allow_linear: bool = False,
 ) -> Tensor:
     """Squared distance of each draw from the KKT point, differentiable once.
@@ -95,6 +99,11 @@ def kkt_loss(
     several (B.5). Among tied classes the maximum is the one with the lowest index, for the value
     and the derivative alike; that is what ``torch.max(dim=...)`` does under double backward,
     whereas ``torch.amax`` would split the derivative between them.
+
+    With ``rivals="all"`` it is ``f_i = phi(x_i)_{y_i} - sum_{j != y_i} r_j phi(x_i)_j`` with the
+    probe's own probabilities of the other classes, ``r_j = p_j / (1 - p_{y_i})``. The weights of a
+    probe trained with cross-entropy and weight decay are exactly a sum of those gradients. The
+    r_j are taken as constants, in the value's gradient too.
 
     Where a gradient is needed it is computed together with the value, so that the two cost five
     products with the first layer and seven with every further hidden layer. ``backward`` hands
@@ -106,6 +115,7 @@ def kkt_loss(
         multipliers: Their multipliers lambda, ``(R, m)``.
         labels: ``(m,)`` or ``(R, m)``; -1 and +1 for one output, class indices for several.
         relu_alpha: Sharpness of the softened ReLU derivative in every draw, ``(R,)``.
+        rivals: What a label is set against, where there are several outputs.
         allow_linear: Accept a probe without a hidden layer.
 
     Returns:
@@ -115,7 +125,7 @@ def kkt_loss(
         ValueError: If shapes, types or labels do not fit, or the probe has no hidden layer.
     """
     _check(layers, candidates, multipliers, labels, relu_alpha, allow_linear)
-    loss: Tensor = _KKTLoss.apply(candidates, multipliers, layers, labels, relu_alpha)
+    loss: Tensor = _KKTLoss.apply(candidates, multipliers, layers, labels, relu_alpha, rivals)
     return loss
 
 
@@ -126,6 +136,7 @@ def kkt_loss_and_grad(
     labels: Tensor,
     relu_alpha: Tensor,
     *,
+    rivals: Rivals = "strongest",
     allow_linear: bool = False,
     scratch: Scratch | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -137,6 +148,7 @@ def kkt_loss_and_grad(
         multipliers: Their multipliers lambda, ``(R, m)``.
         labels: ``(m,)`` or ``(R, m)``; -1 and +1 for one output, class indices for several.
         relu_alpha: Sharpness of the softened ReLU derivative in every draw, ``(R,)``.
+        rivals: What a label is set against, where there are several outputs.
         allow_linear: Accept a probe without a hidden layer.
         scratch: Memory to work in. The gradients lie in it too, until the next call with it.
 
@@ -151,7 +163,7 @@ def kkt_loss_and_grad(
     scratch = scratch or Scratch()
     scratch.rewind()
     grads = tuple(scratch.take(t, *t.shape) for t in (candidates, multipliers))
-    loss = _evaluate(layers, candidates, multipliers, labels, relu_alpha, grads, scratch)
+    loss = _evaluate(layers, candidates, multipliers, labels, relu_alpha, rivals, grads, scratch)
     return loss, grads[0], grads[1]
 
 
@@ -244,12 +256,14 @@ class _KKTLoss(torch.autograd.Function):
         layers: Layers,
         labels: Tensor,
         relu_alpha: Tensor,
+        rivals: Rivals,
     ) -> Tensor:
         """See `kkt_loss`."""
         ctx.grads = None
         if any(ctx.needs_input_grad[:2]):
             ctx.grads = tuple(t.new_empty(t.shape) for t in (candidates, multipliers))
-        return _evaluate(layers, candidates, multipliers, labels, relu_alpha, ctx.grads, Scratch())
+        arguments = (layers, candidates, multipliers, labels, relu_alpha, rivals)
+        return _evaluate(*arguments, ctx.grads, Scratch())
 
     @staticmethod
     @once_differentiable
@@ -265,7 +279,7 @@ class _KKTLoss(torch.autograd.Function):
         ctx.grads = None
         grad_candidates.mul_(grad_loss[:, None, None])
         grad_multipliers.mul_(grad_loss[:, None])
-        return grad_candidates, grad_multipliers, None, None, None
+        return grad_candidates, grad_multipliers, None, None, None, None
 
 
 @torch.no_grad()
@@ -275,6 +289,7 @@ def _evaluate(
     multipliers: Tensor,
     labels: Tensor,
     relu_alpha: Tensor,
+    rivals: Rivals,
     grads: tuple[Tensor, ...] | None,
     scratch: Scratch,
 ) -> Tensor:
@@ -301,6 +316,7 @@ def _evaluate(
             multipliers[group],
             labels[group],
             relu_alpha[group, None, None],
+            rivals,
             None if grads is None else (grads[0][group], grads[1][group]),
             scratch,
         )
@@ -313,6 +329,7 @@ def _evaluate_group(
     multipliers: Tensor,
     labels: Tensor,
     alpha: Tensor,
+    rivals: Rivals,
     grads: tuple[Tensor, Tensor] | None,
     scratch: Scratch,
 ) -> Tensor:
@@ -325,7 +342,8 @@ def _evaluate_group(
         R_l = W_l - q_l' a_{l-1}     r_l = b_l - sum_i q_l        loss = sum_l |R_l|^2 + |r_l|^2
 
     where row i of v is df_i/dz_L: y_i, or +1 at the label and -1 at the strongest other class
-    (constant almost everywhere, so that z_L itself is only needed to find that class). Reversing
+    (constant almost everywhere, so that z_L itself is only needed to find that class), or -r_j at
+    every other class. Reversing
     these lines, with every derivative divided by -2 and named after what it belongs to::
 
         g_l  = a_{l-1} R_l' + r_l + t_{l-1} W_l'      t_l = g_l * s_l         (of q_l and of u_l)
@@ -346,7 +364,8 @@ def _evaluate_group(
         z = _linear(activations[-1], weight, bias, take(len(weight)))
         slopes.append(_slope(torch.mul(z, alpha, out=take(len(weight)))))
         activations.append(z.relu_())
-    direction = _direction(activations[-1], *layers[-1], labels, take(len(layers[-1][0])))
+    room = take(len(layers[-1][0]))
+    direction = _direction(activations[-1], *layers[-1], labels, rivals, room)
 
     # Into a single output, u_l and h_l are outer products q_L w and q_L R of a column and a row.
     # Its column then goes into `gates`, in place of s_l, and the rows broadcast: fewer passes.
@@ -413,14 +432,22 @@ def _evaluate_group(
 
 
 def _direction(
-    a: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, room: Tensor
+    a: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    labels: Tensor,
+    rivals: Rivals,
+    room: Tensor,
 ) -> Tensor:
     """Derivative of f_i in the outputs, into `room` ``(R, m, C)``; `a` feeds the last layer."""
     if len(weight) == 1:
         return room.copy_(labels[..., None])
     own = labels[..., None].long()
     outputs = _linear(a, weight, bias, room)
-    rival = outputs.scatter_(-1, own, -math.inf).argmax(-1, keepdim=True)
+    outputs.scatter_(-1, own, -math.inf)
+    if rivals == "all":
+        return room.copy_(outputs.softmax(-1)).neg_().scatter_(-1, own, 1.0)
+    rival = outputs.argmax(-1, keepdim=True)
     return outputs.zero_().scatter_(-1, rival, -1.0).scatter_(-1, own, 1.0)
 
 

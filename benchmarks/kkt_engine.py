@@ -13,6 +13,10 @@ both gradients, no optimiser step):
     python benchmarks/kkt_engine.py [--quick] [--threads 2] [--clock cpu]
     python benchmarks/kkt_engine.py --device cuda
 
+On one CPU thread the closed form took 1/2.6 to 1/2.95 of ``published 64`` at the paper's size, and
+1/2.0 to 1/2.3 of ``published 32``, at 77 to 86% of the matmul rate: with those five products no
+more than another 1.3 is left. The GPU path has never been run on one.
+
 On a machine that is busy with other things, ``--threads 1 --clock cpu`` gives usable ratios.
 On a GPU it runs 100 draws at the paper's size with TF32 off and on, and says how long its whole
 sweep of 100 x 50,000 iterations would take.

@@ -37,6 +37,7 @@ RECIPES: dict[str, dict[str, Any]] = {
         "frozen_multipliers": "none",
         "alpha_annealing": 1.0,
         "equalise": False,
+        "rivals": "strongest",
         "optimizer": "sgd",
         "multiplier_learning_rate": 1e-4,
         "multiplier_rate_is_absolute": True,
@@ -49,6 +50,8 @@ RECIPES: dict[str, dict[str, Any]] = {
     "not equalised": {"equalise": False, "relu_alpha": (10.0, 500.0)},
     # One rate for candidates and multipliers.
     "SGD": {"optimizer": "sgd", "learning_rate": (0.01, 1.0), "multiplier_learning_rate": 1.0},
+    # With several classes only.
+    "strongest rival": {"rivals": "strongest"},
     "no annealing": {"alpha_annealing": 1.0},
     "λ from U(0, 1)": {"multiplier_init": (0.0, 1.0)},
     "no frozen λ": {"frozen_multipliers": "none"},

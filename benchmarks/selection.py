@@ -24,7 +24,10 @@ from attacks.similarity import nearest_by_cosine
 from benchmarks.recovery import EFFORT, attack, silence
 from benchmarks.victims import DATA, Victim, dataset, victim
 
-CUTS = [Cut(height=h) for h in (0.2, 0.3, 0.4, 0.5)] + [Cut(maxclust=k) for k in (100, 300, 1000)]
+CUTS = [
+    *(Cut(height=height) for height in (0.3, 0.4, 0.5, 0.6, 0.7)),
+    *(Cut(maxclust=count) for count in (100, 300, 1000)),
+]
 TOPS = (45, 150)
 THRESHOLDS = (0.75, 0.9)
 

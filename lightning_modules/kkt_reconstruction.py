@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from artifacts.errors import InputError
 from attacks.draws import Draws
 from attacks.equalisation import equalised, neuron_scales
-from attacks.kkt import Scratch, kkt_loss, kkt_loss_and_grad, relative_residual
+from attacks.kkt import Rivals, Scratch, kkt_loss, kkt_loss_and_grad, relative_residual
 from lightning_modules.candidate_search import CandidateSearch, MatmulPrecision
 
 # Sum of the multipliers that draws start with, on average: what probes have whose weight decay is
@@ -58,6 +58,9 @@ class KKTReconstruction(CandidateSearch):
             by default chosen by the size of the problem. What is found does not depend on it.
         multiplier_rate_is_absolute: ``multiplier_learning_rate`` is the rate itself, the same in
             every draw, as in the published code.
+        rivals: With several classes, what a candidate's class is set against: ``"strongest"`` other
+            class (B.5), or ``"all"`` of them by the probe's probabilities, which is what training
+            with cross-entropy leaves.
         allow_linear: Attack a probe without a hidden layer too, against all odds (section 6).
         matmul_precision: Precision of float32 matrix products during the search, as
             :func:`torch.set_float32_matmul_precision` has it. ``"high"`` lets GPUs with tensor
@@ -99,6 +102,7 @@ class KKTReconstruction(CandidateSearch):
         part: str = "0/1",
         iterations_per_step: int | None = None,
         multiplier_rate_is_absolute: bool = False,
+        rivals: Rivals = "all",
         allow_linear: bool = False,
         matmul_precision: MatmulPrecision = "highest",
     ) -> None:
@@ -139,6 +143,7 @@ class KKTReconstruction(CandidateSearch):
         self.equalise = equalise
         self.multiplier_penalty = multiplier_penalty
         self.alpha_annealing = alpha_annealing
+        self.rivals: Rivals = rivals
         self.allow_linear = allow_linear
 
     def add_unknowns(self, draws: Draws) -> None:
@@ -196,6 +201,7 @@ class KKTReconstruction(CandidateSearch):
             self.multipliers,
             self.labels,
             alpha,
+            rivals=self.rivals,
             allow_linear=self.allow_linear,
             scratch=self._scratch,
         )
@@ -217,6 +223,7 @@ class KKTReconstruction(CandidateSearch):
             self.multipliers,
             self.labels,
             alpha,
+            rivals=self.rivals,
             allow_linear=self.allow_linear,
         )
         residual = relative_residual(loss, layers)

@@ -46,7 +46,7 @@ class RepresentativeSelection(L.LightningModule):
         representative: RepresentativeName = "weighted",
         ranking: RankingName = "multiplier_mass",
         maxclust: int | None = None,
-        height: float | None = 0.3,
+        height: float | None = 0.4,
         min_draws: int = 1,
         draws: int | None = None,
     ) -> None:

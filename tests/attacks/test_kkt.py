@@ -120,7 +120,9 @@ class ModifiedReLU(torch.autograd.Function):
         return grad * torch.sigmoid(alpha * z), None
 
 
-def double_backward(problem: Problem) -> tuple[Tensor, Tensor, Tensor]:
+def double_backward(
+    problem: Problem, rivals: kkt.Rivals = "strongest"
+) -> tuple[Tensor, Tensor, Tensor]:
     """The published loss as it is defined: one draw and one sample at a time, twice through it."""
     results = []
     for r, alpha in enumerate(problem.relu_alpha):
@@ -143,8 +145,10 @@ def double_backward(problem: Problem) -> tuple[Tensor, Tensor, Tensor]:
             if len(out) == 1:
                 value = label * out[0]
             else:
-                others = torch.arange(len(out)) != label
-                value = out[label] - out[others].max(dim=0).values
+                other = out[torch.arange(len(out)) != label]
+                share = other.detach().softmax(0)
+                strongest = other.max(dim=0).values
+                value = out[label] - (strongest if rivals == "strongest" else share @ other)
             gradients = torch.autograd.grad(value, parameters, create_graph=True)
             differences = [
                 d - multipliers[i] * g for d, g in zip(differences, gradients, strict=True)
@@ -193,6 +197,13 @@ def problems(draw: st.DrawFn) -> Problem:
 @example(problem=make_problem([5, 4, 1, 3], labels_per_draw=True))
 def test_equals_double_backward(problem: Problem) -> None:
     assert_close(problem.evaluate(), double_backward(problem))
+
+
+@settings(max_examples=30, deadline=None)
+@given(problem=problems())
+@example(problem=make_problem([5, 4, 3, 4], biases=[True, False, True], labels_per_draw=True))
+def test_all_rivals_equal_double_backward_too(problem: Problem) -> None:
+    assert_close(problem.evaluate(rivals="all"), double_backward(problem, "all"))
 
 
 @pytest.mark.skipif(not GOLDEN.exists(), reason=f"golden values are not at {GOLDEN}")

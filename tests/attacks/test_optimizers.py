@@ -72,7 +72,7 @@ def test_vectors_move_alike_in_every_basis_and_the_other_draws_as_with_adam() ->
     rotation, _ = torch.linalg.qr(torch.randn(3, 3, generator=generator, dtype=torch.float64))
     vector = torch.tensor([True, False, True, False])
     plain, turned = start.clone().requires_grad_(), (start @ rotation).requires_grad_()
-    optimizers = [
+    optimizers: list[Optimizer] = [
         DrawwiseAdam([{"params": [parameter], "lr": RATES, "vector": vector}])
         for parameter in (plain, turned)
     ]
