@@ -99,7 +99,7 @@ class KKTReconstruction(CandidateSearch):
         first_draw: int = 0,
         iterations_per_step: int | None = None,
         multiplier_rate_is_absolute: bool = False,
-        rivals: Rivals = "all",
+        rivals: Rivals = "strongest",
         allow_linear: bool = False,
         matmul_precision: MatmulPrecision = "highest",
     ) -> None:
