@@ -51,7 +51,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     # One rate for candidates and multipliers.
     "SGD": {"optimizer": "sgd", "learning_rate": (0.01, 1.0), "multiplier_learning_rate": 1.0},
     # With several classes only.
-    "strongest rival": {"rivals": "strongest"},
+    "all rivals": {"rivals": "all"},
     "no annealing": {"alpha_annealing": 1.0},
     "λ from U(0, 1)": {"multiplier_init": (0.0, 1.0)},
     "no frozen λ": {"frozen_multipliers": "none"},

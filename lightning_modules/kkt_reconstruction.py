@@ -102,7 +102,7 @@ class KKTReconstruction(CandidateSearch):
         part: str = "0/1",
         iterations_per_step: int | None = None,
         multiplier_rate_is_absolute: bool = False,
-        rivals: Rivals = "all",
+        rivals: Rivals = "strongest",
         allow_linear: bool = False,
         matmul_precision: MatmulPrecision = "highest",
     ) -> None:
