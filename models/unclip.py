@@ -35,7 +35,7 @@ class UnCLIPDecoder:
             "text_proj": import_module(f"{package}.text_proj").UnCLIPTextProjModel,
             "text_encoder": transformers.CLIPTextModelWithProjection,
         }
-        others = {
+        others: dict[str, Any] = {
             "tokenizer": transformers.CLIPTokenizer,
             "decoder_scheduler": diffusers.UnCLIPScheduler,
             "super_res_scheduler": diffusers.UnCLIPScheduler,
