@@ -13,6 +13,7 @@ import yaml
 from tests.conftest import quiet, run_cli
 from tests.embedding_configs import EMBEDDING_CONFIGS
 from tests.experiment_configs import EXPERIMENT_CONFIGS
+from tests.inversion_configs import INVERSION_CONFIGS
 from tests.mae_configs import MAE_CONFIGS
 from tests.membership_configs import MEMBERSHIP_CONFIGS
 from tests.reductions import ATTACK, CHECK, CONFIGS, EVALUATE, PROBE, SELECT
@@ -113,6 +114,7 @@ def test_every_config_is_run_by_a_test() -> None:
         *PIPELINES,
         *EMBEDDING_CONFIGS,
         *EXPERIMENT_CONFIGS,
+        *INVERSION_CONFIGS,
         *MAE_CONFIGS,
         *MEMBERSHIP_CONFIGS,
     }
