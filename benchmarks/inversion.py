@@ -52,12 +52,13 @@ def new_search(
 
 def seconds(search: ImageSearch, iterations: int) -> float:
     """Wall time of so many iterations, without the last, which also looks at the images."""
-    wait = torch.cuda.synchronize if search.device.type == "cuda" else lambda: None
-    wait()
+    if search.device.type == "cuda":
+        torch.cuda.synchronize()
     start = time.perf_counter()
     for _ in range(iterations):
         search.advance()
-    wait()
+    if search.device.type == "cuda":
+        torch.cuda.synchronize()
     return time.perf_counter() - start
 
 

@@ -35,7 +35,7 @@ class UnCLIPDecoder:
             "text_proj": import_module(f"{package}.text_proj").UnCLIPTextProjModel,
             "text_encoder": transformers.CLIPTextModelWithProjection,
         }
-        others = {
+        others: dict[str, Any] = {
             "tokenizer": transformers.CLIPTokenizer,
             "decoder_scheduler": diffusers.UnCLIPScheduler,
             "super_res_scheduler": diffusers.UnCLIPScheduler,
@@ -52,6 +52,11 @@ class UnCLIPDecoder:
         except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise ValueError(f"no unCLIP decoder could be loaded from {model}: {reason}") from error
+        # transformers makes an empty tokenizer of a folder that is not there.
+        if len(parts["tokenizer"]) < parts["text_encoder"].config.vocab_size:
+            raise ValueError(
+                f"no unCLIP decoder could be loaded from {model}: its tokenizer has no vocabulary"
+            )
         encoder: Any = _stand_in_encoder()
         self.pipeline = pipeline(
             **parts,

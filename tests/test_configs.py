@@ -14,6 +14,7 @@ from tests.callbacks.test_resolution_writer import RESOLUTION_CONFIGS
 from tests.conftest import quiet, run_cli
 from tests.embedding_configs import EMBEDDING_CONFIGS
 from tests.experiment_configs import EXPERIMENT_CONFIGS
+from tests.inversion_configs import INVERSION_CONFIGS
 from tests.mae_configs import MAE_CONFIGS
 from tests.membership_configs import MEMBERSHIP_CONFIGS
 from tests.reductions import ATTACK, CHECK, CONFIGS, EVALUATE, PROBE, SELECT
@@ -111,9 +112,21 @@ REDUCTIONS: dict[str, dict[str, Any]] = {
 def test_every_config_is_run_by_a_test() -> None:
     shipped = {str(path.relative_to(CONFIGS)) for path in CONFIGS.rglob("*.yaml")}
     assert not set(STAGES) & set(PIPELINES)
+<<<<<<< HEAD
     elsewhere = {*EMBEDDING_CONFIGS, *EXPERIMENT_CONFIGS, *MAE_CONFIGS, *MEMBERSHIP_CONFIGS}
     elsewhere |= {*INVERSION_STAGES, *INVERSION_PIPELINES, *RESOLUTION_CONFIGS}
     assert shipped == {*STAGES, *PIPELINES, *elsewhere}
+=======
+    assert shipped == {
+        *STAGES,
+        *PIPELINES,
+        *EMBEDDING_CONFIGS,
+        *EXPERIMENT_CONFIGS,
+        *INVERSION_CONFIGS,
+        *MAE_CONFIGS,
+        *MEMBERSHIP_CONFIGS,
+    }
+>>>>>>> inversion
 
 
 @pytest.mark.parametrize("config", STAGES)

@@ -9,22 +9,10 @@ import yaml
 
 from artifacts.tensors import INVERSION_EVALUATION, INVERSIONS, REPRESENTATIVES, read_tensors
 from tests.conftest import REPOSITORY, quiet, random_image_folder, random_vit, run_cli
+from tests.inversion_configs import PIPELINES
 from tests.unclip_parts import save_tiny_unclip
 
 CONFIGS = REPOSITORY / "configs"
-STAGES = [
-    "photos/invert.yaml",
-    "photos/true_embeddings.yaml",
-    "photos/evaluate_inversions.yaml",
-    "transfer_reconstruction/inversion_paper.yaml",
-    "transfer_reconstruction/image_activation_maximisation.yaml",
-    "transfer_reconstruction/unclip.yaml",
-]
-PIPELINES = [
-    "photos/pipeline_inversion.yaml",
-    "transfer_reconstruction/pipeline_inversion_scale.yaml",
-    "transfer_reconstruction/pipeline_clip_inversion.yaml",
-]
 SIZE, DIMENSION = 32, 64
 VIT = "timm/test_vit.r160_in1k"
 
@@ -138,7 +126,7 @@ def test_studies(config: str, made: Path, tmp_path: Path) -> None:
     ("config", "kind"),
     [
         ("transfer_reconstruction/inversion_paper.yaml", "invert"),
-        ("transfer_reconstruction/image_activation_maximisation.yaml", "invert"),
+        ("transfer_reconstruction/fig19_image_activation_maximisation.yaml", "invert"),
         ("transfer_reconstruction/unclip.yaml", "unclip"),
     ],
 )

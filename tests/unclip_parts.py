@@ -1,7 +1,9 @@
 """An unCLIP decoder of random weights, small enough for tests, in the layout of the hub."""
 
 import json
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -13,9 +15,10 @@ def save_tiny_unclip(folder: Path, dimension: int) -> None:
         folder: Where to.
         dimension: D of the embeddings it takes.
     """
-    import diffusers
     import transformers
-    from diffusers.pipelines.deprecated.unclip.text_proj import UnCLIPTextProjModel
+
+    diffusers: Any = import_module("diffusers")
+    package = diffusers.UnCLIPImageVariationPipeline.__module__.rpartition(".")[0]
 
     torch.manual_seed(0)
     text = transformers.CLIPTextConfig(
@@ -38,7 +41,7 @@ def save_tiny_unclip(folder: Path, dimension: int) -> None:
     }
     parts = {
         "text_encoder": transformers.CLIPTextModelWithProjection(text),
-        "text_proj": UnCLIPTextProjModel(
+        "text_proj": import_module(f"{package}.text_proj").UnCLIPTextProjModel(
             clip_embeddings_dim=dimension,
             time_embed_dim=32 * 4,
             cross_attention_dim=cross_attention,

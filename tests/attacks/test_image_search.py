@@ -80,7 +80,7 @@ def test_a_plain_loop_gives_the_same() -> None:
         embedding = ENCODER(prior(fixed + std * noise()).flatten(1))
         loss = 1 - F.cosine_similarity(embedding, TARGETS[[1]], dim=1).sum()
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     torch.testing.assert_close(found.images, prior(fixed).detach(), rtol=0, atol=1e-8)
 
@@ -120,7 +120,7 @@ def test_an_image_that_is_good_enough_stops_alone(grouped: bool) -> None:
 def test_the_best_look_is_kept_or_the_last() -> None:
     best, last = (
         run(search([0], replace(SETTINGS, keep=k, judge_every=1))) for k in ("best", "last")
-    )  # type: ignore[arg-type]
+    )
     looks = torch.stack(best.history)[:, 0]
     torch.testing.assert_close(best.similarity[0].float(), looks.max())
     torch.testing.assert_close(last.similarity[0].float(), looks[-1])

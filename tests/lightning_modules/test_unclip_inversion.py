@@ -1,5 +1,6 @@
 """UnCLIP with random components: which embedding it takes, at which norm, one seed an image."""
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,12 @@ def test_each_image_has_its_own_seed(folder: Path) -> None:
     assert decoder.embedding_dim == DIMENSION
     embeddings = torch.randn(3, DIMENSION)
     steps = {"steps": 2, "super_resolution_steps": 2}
-    together = decoder(embeddings, [5, 6, 7], **steps)  # type: ignore[arg-type]
-    alone = decoder(embeddings[1:2], [6], **steps)  # type: ignore[arg-type]
+    together = decoder(embeddings, [5, 6, 7], **steps)
+    alone = decoder(embeddings[1:2], [6], **steps)
     torch.testing.assert_close(together[1], alone[0], rtol=0, atol=1e-4)
     assert together.shape == (3, 3, 16, 16)
     assert 0 <= float(together.min()) <= float(together.max()) <= 1
-    other = decoder(-embeddings[1:2], [6], **steps)  # type: ignore[arg-type]
+    other = decoder(-embeddings[1:2], [6], **steps)
     assert not torch.allclose(alone, other, atol=1e-3)
 
 
@@ -49,7 +50,7 @@ def test_a_missing_part_is_told(folder: Path, tmp_path: Path, missing: str) -> N
 def module(**options: Any) -> UnCLIPInversion:  # noqa: ANN401 - options of the module
     """The module with a decoder that is never called."""
     inversion = UnCLIPInversion("none", **options)
-    inversion.decoder = type("Decoder", (), {"embedding_dim": DIMENSION})()  # type: ignore[assignment]
+    inversion.decoder = type("Decoder", (), {"embedding_dim": DIMENSION})()
     from lightning_modules.inverted_images import load_standardisation
 
     inversion.standardisation = load_standardisation(inversion.probe_path, DIMENSION, "none")
@@ -109,9 +110,9 @@ def test_mistakes_are_told(options: dict[str, Any]) -> None:
 
 def test_the_embedding_is_open_clips_projected_and_unnormalised() -> None:
     """What the decoder was trained on, Hugging Face's ``image_embeds``, from the same weights."""
-    import transformers
     from open_clip.model import CLIPVisionCfg, _build_vision_tower
 
+    transformers: Any = import_module("transformers")
     torch.manual_seed(0)
     width, layers, patch, size = 32, 2, 8, 16
     config = CLIPVisionCfg(

@@ -1,5 +1,7 @@
 """The prior is the reference's network, and many of them are what each is alone."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -38,7 +40,7 @@ def test_grouped_equals_separate_in_values_and_gradients() -> None:
     seeds = [3, 1, 4]
     noise = torch.randn(3, 5, 20, 20, dtype=torch.float64)
     weights = torch.randn(3, 3, 20, 20, dtype=torch.float64)
-    results = []
+    results: list[tuple[Any, torch.Tensor]] = []
     for grouped in (False, True):
         priors = build_priors(seeds, 20, in_channels=5, grouped=grouped).double()
         images = priors(noise, [0, 1, 2])
@@ -46,10 +48,10 @@ def test_grouped_equals_separate_in_values_and_gradients() -> None:
         results.append((priors, images))
     (separate, one), (grouped_priors, other) = results
     torch.testing.assert_close(one, other, rtol=0, atol=1e-13)
-    names = dict(separate.priors[0].named_parameters())  # type: ignore[union-attr]
+    names = dict(separate.priors[0].named_parameters())
     for name in names:
-        expected = torch.cat([dict(p.named_parameters())[name].grad for p in separate.priors])  # type: ignore[union-attr, misc]
-        grad = dict(grouped_priors.together.named_parameters())[name].grad  # type: ignore[union-attr]
+        expected = torch.cat([dict(p.named_parameters())[name].grad for p in separate.priors])
+        grad = dict(grouped_priors.together.named_parameters())[name].grad
         torch.testing.assert_close(grad, expected, rtol=0, atol=1e-10)
 
 
@@ -63,9 +65,10 @@ def test_some_of_them_are_asked_for(grouped: bool) -> None:
 
 def test_each_starts_from_its_own_seed() -> None:
     before = torch.get_rng_state()
-    first, second = build_priors([7, 8], 16), build_priors([8], 16)
+    first: Any = build_priors([7, 8], 16)
+    second: Any = build_priors([8], 16)
     assert torch.equal(torch.get_rng_state(), before)
-    mine = first.priors[1].state_dict()  # type: ignore[union-attr]
-    alone = second.priors[0].state_dict()  # type: ignore[union-attr]
+    mine = first.priors[1].state_dict()
+    alone = second.priors[0].state_dict()
     assert all(torch.equal(mine[name], alone[name]) for name in alone)
-    assert not torch.equal(mine["head.weight"], first.priors[0].state_dict()["head.weight"])  # type: ignore[union-attr]
+    assert not torch.equal(mine["head.weight"], first.priors[0].state_dict()["head.weight"])
