@@ -112,21 +112,9 @@ REDUCTIONS: dict[str, dict[str, Any]] = {
 def test_every_config_is_run_by_a_test() -> None:
     shipped = {str(path.relative_to(CONFIGS)) for path in CONFIGS.rglob("*.yaml")}
     assert not set(STAGES) & set(PIPELINES)
-<<<<<<< HEAD
     elsewhere = {*EMBEDDING_CONFIGS, *EXPERIMENT_CONFIGS, *MAE_CONFIGS, *MEMBERSHIP_CONFIGS}
     elsewhere |= {*INVERSION_STAGES, *INVERSION_PIPELINES, *RESOLUTION_CONFIGS}
     assert shipped == {*STAGES, *PIPELINES, *elsewhere}
-=======
-    assert shipped == {
-        *STAGES,
-        *PIPELINES,
-        *EMBEDDING_CONFIGS,
-        *EXPERIMENT_CONFIGS,
-        *INVERSION_CONFIGS,
-        *MAE_CONFIGS,
-        *MEMBERSHIP_CONFIGS,
-    }
->>>>>>> inversion
 
 
 @pytest.mark.parametrize("config", STAGES)
