@@ -10,6 +10,14 @@ MEMBERSHIP_CONFIGS = {
     *(f"mim_membership/{name}.yaml" for name in EXPERIMENTS),
     *(
         f"mim_membership/{name}.yaml"
-        for name in ("attack", "audit", "audit_data", "decoder", "defence_none", "trajectory")
+        for name in (
+            "attack",
+            "audit",
+            "audit_data",
+            "decoder",
+            "defence_none",
+            "trajectory",
+            "verdicts",
+        )
     ),
 }
