@@ -3,8 +3,6 @@
 import torch
 from torch import Tensor
 
-from models.patch_masking import masking_from_noise
-
 
 def mask_noise(
     num_masks: int,
@@ -35,9 +33,11 @@ def mask_noise(
     """
     if num_masks < 1:
         raise ValueError(f"the number of masks must be at least 1, got {num_masks}")
+    if not 0 < mask_ratio < 1:
+        raise ValueError(f"the mask ratio must be in (0, 1), got {mask_ratio}")
     generator = torch.Generator().manual_seed(seed)
     noise = torch.rand(num_masks, num_patches, generator=generator)
-    visible = masking_from_noise(noise, mask_ratio).visible.shape[1]
+    visible = int(num_patches * (1 - mask_ratio))
     if not complementary or visible == 0:
         return noise
     # Deal the patches out like cards: when too few are left for a hand, the next deck begins,

@@ -1,13 +1,44 @@
 """What a masked autoencoder shows of an image: the raw material of every membership attack."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.masked_autoencoder import MaskedAutoencoder
-from models.patch_masking import Masking, masking_from_noise
+
+class Autoencoder(Protocol):
+    """What is measured: :class:`models.masked_autoencoder.MaskedAutoencoder`, and its like."""
+
+    training: bool
+
+    @property
+    def encoder(self) -> nn.Module:
+        """With a final ``norm``."""
+
+    @property
+    def decoder(self) -> Callable[..., Any]:
+        """From latent and masking to values of all patches."""
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """Images in [0, 1] to the scale that the layers see."""
+
+    def patchify(self, images: Tensor) -> Tensor:
+        """Images (N, c, S, S) to patches (N, L, p²·c)."""
+
+    def target(self, patches: Tensor) -> Tensor:
+        """What the decoder is to predict for patches."""
+
+    def masking(self, images: Tensor, mask_ratio: float, noise: Tensor | None = None) -> Any:  # noqa: ANN401
+        """Which patches are visible, and the mask (N, L), 1 = removed."""
+
+    def encode_patches(self, patches: Tensor, visible: Tensor | None = None) -> Tensor:
+        """Latent tokens (N, 1 + K, D), class token first."""
+
+    def block_features(self, images: Tensor) -> list[Tensor]:
+        """Tokens (N, 1 + L, D) of whole images behind each block."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +77,7 @@ class Signals:
 
 @torch.no_grad()
 def measure_signals(
-    model: MaskedAutoencoder,
+    model: Autoencoder,
     images: Tensor,
     noise: Tensor,
     mask_ratio: float,
@@ -73,16 +104,13 @@ def measure_signals(
     """
     if model.training:
         raise ValueError("the model must be in evaluation mode to be measured")
-    nothing = images.new_empty(len(images), 0)
-    masking = masking_from_noise(noise.to(images.device), mask_ratio)
     masks_per_pass = max(1, rows_per_pass // len(images))
     masked, everywhere, dispersion = [], [], []
     total = torch.zeros((), device=images.device)
     for start in range(0, len(noise), masks_per_pass):
-        chosen = Masking(*(part[start : start + masks_per_pass] for part in masking))
-        errors, units = _masked_pass(model, images, chosen)
-        removed = chosen.mask.bool()
-        masked.append((errors * removed).sum(2) / removed.sum(1))
+        rows = noise[start : start + masks_per_pass].to(images.device)
+        errors, removed, units = _masked_pass(model, images, rows, mask_ratio)
+        masked.append((errors * removed).sum(2) / removed.sum(2))
         everywhere.append(errors.mean(2))
         # ‖Σ u‖² = k + Σ of the cosines of all ordered pairs.
         sums = total + units.cumsum(1)
@@ -103,24 +131,21 @@ def measure_signals(
 
 
 def _masked_pass(
-    model: MaskedAutoencoder, images: Tensor, masking: Masking
-) -> tuple[Tensor, Tensor]:
-    """Error of every patch (N, k, L) and unit embeddings (N, k, D) under k masks."""
-    num_images, num_masks = len(images), len(masking.visible)
-    patches = model.patchify(model.normalise(images))
-    repeated = patches.repeat_interleave(num_masks, 0)
-    tiled = Masking(*(part.repeat(num_images, 1) for part in masking))
-    latent = model.encode_patches(repeated, tiled.visible)
-    error = (model.decoder(latent, tiled) - model.target(repeated)).square().mean(2)
+    model: Autoencoder, images: Tensor, noise: Tensor, mask_ratio: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Under k masks: error of every patch and the mask (N, k, L), and unit embeddings (N, k, D)."""
+    shape = (len(images), len(noise), -1)
+    patches = model.patchify(model.normalise(images)).repeat_interleave(len(noise), 0)
+    # Of the images, only their number and device matter here.
+    masking = model.masking(patches, mask_ratio, noise.repeat(len(images), 1))
+    latent = model.encode_patches(patches, masking.visible)
+    error = (model.decoder(latent, masking) - model.target(patches)).square().mean(2)
     units = F.normalize(latent[:, 1:].mean(1).double(), dim=1)
-    return (
-        error.view(num_images, num_masks, -1),
-        units.view(num_images, num_masks, -1),
-    )
+    return error.view(shape), masking.mask.to(error).view(shape), units.view(shape)
 
 
 def _whole_pass(
-    model: MaskedAutoencoder, images: Tensor, rows_per_pass: int
+    model: Autoencoder, images: Tensor, rows_per_pass: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Embedding, internals and statistics of unmasked images."""
     embeddings, internals, statistics = [], [], []

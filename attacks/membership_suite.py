@@ -24,8 +24,7 @@ from attacks.membership_scores import (
     combined_signals,
     reconstruction_error,
 )
-from attacks.membership_signals import Signals, measure_signals
-from models.masked_autoencoder import MaskedAutoencoder
+from attacks.membership_signals import Autoencoder, Signals, measure_signals
 
 ATTACKS: dict[str, Callable[[], MembershipAttack]] = {
     "paper": lambda: SignalAttack("paper", reconstruction_error(1), "paper"),
@@ -66,8 +65,8 @@ class ObservedModel:
         classifier: A downstream classifier on its embeddings, for baseline A.
     """
 
-    pool: MaskedAutoencoder
-    simulated: MaskedAutoencoder
+    pool: Autoencoder
+    simulated: Autoencoder
     classifier: DownstreamClassifier | None = None
 
 
@@ -86,7 +85,7 @@ class Viewer:
     rows_per_pass: int = 512
 
     def signals(
-        self, model: MaskedAutoencoder, batches: Iterable[Tensor], whole: bool = False
+        self, model: Autoencoder, batches: Iterable[Tensor], whole: bool = False
     ) -> Signals:
         """Signals of all images of some batches; ``whole`` as in :func:`measure_signals`."""
         return Signals.join(

@@ -3,6 +3,7 @@
 QUICKSTART = ("", "_data", "_mae", "_decoder", "_attack", "_fashion", "_fashion_data")
 DATASETS = ("cifar10", "cifar100", "tiny_imagenet", "digits")
 EXPERIMENTS = ("table2", "table3", "table4", "table5", "table6", "fig4", "fig5")
+OTHERS = ("attack", "audit", "audit_data", "decoder", "defence_none", "trajectory", "verdicts")
 MEMBERSHIP_CONFIGS = {
     *(f"quickstart/membership{name}.yaml" for name in QUICKSTART),
     *(f"mim_membership/splits_{name}.yaml" for name in DATASETS),
@@ -10,6 +11,14 @@ MEMBERSHIP_CONFIGS = {
     *(f"mim_membership/{name}.yaml" for name in EXPERIMENTS),
     *(
         f"mim_membership/{name}.yaml"
-        for name in ("attack", "audit", "audit_data", "decoder", "defence_none", "trajectory")
+        for name in (
+            "attack",
+            "audit",
+            "audit_data",
+            "decoder",
+            "defence_none",
+            "trajectory",
+            "verdicts",
+        )
     ),
 }

@@ -166,6 +166,25 @@ def test_an_audit_of_two_folders(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "combined: calibrated error and mask consistency" in printed
     assert "upper bound" not in printed
     assert (tmp_path / "run" / "report" / "report.html").is_file()
+    # A third folder, of which nothing is known.
+    run, last = tmp_path / "run", "checkpoints/last.ckpt"
+    names = ("pretraining", "audit_data", "attack", "verdicts")
+    words = [
+        *(f"--config={CONFIGS / 'mim_membership' / name}.yaml" for name in names),
+        *(f"--{name}={value}" for name, value in {**sizes, **REDUCTIONS["attack"]}.items()),
+        f"--data.source.root={tmp_path / 'others'}",
+        f"--data.splits={run / 'shadow' / 'membership_splits.json'}",
+        f"--data.questioned.root={tmp_path / 'members'}",
+        "--data.questioned.image_size=32",
+        f"--model.target={run / 'target_decoder' / last}",
+        f"--model.simulated={run / 'simulated' / last}",
+        f"--model.shadows=[{run / 'shadow' / last}]",
+        f"--model.references=[{run / 'shadow_decoder' / last}]",
+    ]
+    assert run_cli("predict", *words, *quiet(tmp_path / "verdicts")) == 0
+    lines = (tmp_path / "verdicts" / "scores.csv").read_text().splitlines()
+    assert len(lines) == 31
+    assert "combined member" in lines[0]
 
 
 QUICK: dict[str, dict[str, Any]] = {
