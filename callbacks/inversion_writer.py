@@ -87,7 +87,7 @@ class InversionWriter(SearchCallback):
                 pl_module.print(f"continues after iteration {search.iteration}")
         progress: Any = trainer.progress_bar_callback
         if progress is not None and progress.is_enabled:
-            from tqdm.auto import tqdm  # type: ignore[import-untyped]
+            from tqdm.auto import tqdm
 
             self._bar = tqdm(
                 total=search.settings.iterations,

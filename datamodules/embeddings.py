@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset
-from tqdm.auto import tqdm  # type: ignore[import-untyped]
+from tqdm.auto import tqdm
 
 from artifacts.errors import InputError
 from artifacts.files import require_file, sha256_of_file
