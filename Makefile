@@ -13,7 +13,8 @@ test: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -m "not slow"
+	$(BIN)/mkdocs build --quiet --strict
+	$(BIN)/pytest -m "not slow" -n 2 --dist loadfile
 
 test-slow: $(VENV)/.installed-dev
 	$(BIN)/pytest -m slow

@@ -4,6 +4,7 @@ import ast
 import re
 import shlex
 import textwrap
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -55,10 +56,17 @@ def test_commands_parse(page: str, words: list[str], capsys: pytest.CaptureFixtu
         assert stop.value.code == 0
         printed = yaml.safe_load(capsys.readouterr().out)
         assert printed["model"]["class_path"]
+    elif words[0] == "pipeline":
+        configs = [word for before, word in pairwise(words) if before == "--config"]
+        assert configs
+        for config in configs:
+            content = yaml.safe_load((REPOSITORY / config).read_text(encoding="utf-8"))
+            assert content.keys() <= {"run", "stages", "grid", "scale"}
     else:
-        assert words[0] == "merge"
+        assert words[0] in ("merge", "report", "table")
         assert run_cli(*words) == 1
-        assert "no files match" in capsys.readouterr().err
+        message = capsys.readouterr().err
+        assert re.search("no files? match|no metrics file|no finished|a mean needs", message)
 
 
 @pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
