@@ -43,7 +43,14 @@ CANDIDATES = Schema(
     kind="candidates",
     shapes={"candidates": "R m D", "multipliers": "R m", "labels": "m", "residual": "R"},
     made_by="`python main.py fit --config configs/quickstart/reconstruct.yaml` makes one",
-    optional={"draw": "R", "history": "T R", "relu_alpha": "R"},
+    optional={
+        "draw": "R",
+        "history": "T R",
+        "init_std": "R",
+        "lambda_min": "R",
+        "learning_rate": "R",
+        "relu_alpha": "R",
+    },
     items=("R", "draw"),
 )
 REPRESENTATIVES = Schema(

@@ -18,7 +18,7 @@ class AttackabilityWriter(L.Callback):
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Refuses other modules than :class:`ProbeMLP` before anything is run."""
-        expect(pl_module, ProbeMLP, self)
+        expect(pl_module, self, ProbeMLP)
 
     def on_test_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Writes the file on the first process."""

@@ -16,7 +16,7 @@ class CandidateWriter(L.Callback):
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Refuses other modules than :class:`CandidateSearch` before anything is run."""
-        expect(pl_module, CandidateSearch, self)
+        expect(pl_module, self, CandidateSearch)
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Writes the file on the first process, also when a finished run is only continued."""

@@ -1,18 +1,19 @@
-"""Callbacks that go with one kind of module."""
+"""Callbacks that go with some kinds of modules."""
 
 import lightning as L
 
 from artifacts.errors import InputError
 
 
-def expect(module: L.LightningModule, kind: type, callback: L.Callback) -> None:
-    """Checks that ``module`` is what ``callback`` is for.
+def expect(module: L.LightningModule, callback: L.Callback, *kinds: type) -> None:
+    """Checks that ``module`` is one of those that ``callback`` is for.
 
     Raises:
         InputError: It is another.
     """
-    if not isinstance(module, kind):
+    if not isinstance(module, kinds):
         raise InputError(
-            f"callbacks.{type(callback).__name__} goes with {kind.__name__}, not with "
+            f"callbacks.{type(callback).__name__} goes with "
+            f"{' or '.join(kind.__name__ for kind in kinds)}, not with "
             f"{type(module).__name__}: take it out of trainer.callbacks"
         )

@@ -19,7 +19,7 @@ class RecoveryWriter(L.Callback):
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Refuses other modules than :class:`ReconstructionEvaluation` before anything is run."""
-        expect(pl_module, ReconstructionEvaluation, self)
+        expect(pl_module, self, ReconstructionEvaluation)
 
     def on_test_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Writes into the run directory and prints the main line."""

@@ -10,14 +10,15 @@ from artifacts.tensors import REPRESENTATIVES, write_tensors
 from callbacks.expected import expect
 from callbacks.provenance import provenance
 from lightning_modules.representative_selection import RepresentativeSelection
+from lightning_modules.true_embeddings import TrueEmbeddings
 
 
 class RepresentativeWriter(L.Callback):
     """Writes ``representatives.safetensors`` into the run directory."""
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Refuses other modules than :class:`RepresentativeSelection` before anything is run."""
-        expect(pl_module, RepresentativeSelection, self)
+        """Refuses modules that choose no representatives before anything is run."""
+        expect(pl_module, self, RepresentativeSelection, TrueEmbeddings)
 
     def on_predict_batch_end(
         self,

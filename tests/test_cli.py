@@ -186,6 +186,7 @@ def test_print_config_composes_files_and_options(
     callbacks = yaml.safe_load(capsys.readouterr().out)["trainer"]["callbacks"]
     assert [entry["class_path"] for entry in callbacks] == [
         "callbacks.CandidateWriter",
+        "callbacks.DrawHyperparameters",
         monitor,
     ]
 

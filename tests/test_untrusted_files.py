@@ -13,12 +13,25 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import datamodules
 import lightning_modules
+from artifacts.tensors import INVERSIONS, write_tensors
 from commands.merge import merge
 from commands.report import report
-from tests.conftest import REPOSITORY, SMALL_ATTACK, SMALL_PROBE, quiet, run_cli
+from models.masked_autoencoder import MaskedAutoencoder
+from tests.conftest import (
+    REPOSITORY,
+    SMALL_ATTACK,
+    SMALL_PROBE,
+    quiet,
+    random_image_folder,
+    random_vit,
+    run_cli,
+)
+from tests.stranger_options import NAMES, SAME_AS_ANOTHER, STRANGER_OPTIONS
+from tests.unclip_parts import save_tiny_unclip
 
 CONFIG = f"--config={REPOSITORY}/configs/quickstart"
 
@@ -115,11 +128,14 @@ OPTIONS: dict[str, list[str]] = {
     ],
     "report.metrics": ["report", "--metrics={file}"],
     "merge.parts": ["merge", "--parts={file}", "--output={root}/merged.safetensors"],
+    **STRANGER_OPTIONS,
 }
 # Options of type str that name no file to read.
 NO_FILES = {
     *("KKTReconstruction.part", "ActivationMaximisation.part"),
     *("report.output", "merge.output"),
+    *NAMES,
+    *SAME_AS_ANOTHER,
 }
 
 
@@ -133,8 +149,13 @@ def string_options() -> set[str]:
     found = set()
     for function in (*classes, report, merge):
         for name, parameter in inspect.signature(function).parameters.items():
-            if parameter.annotation in (str, "str", str | None, "str | None"):
-                found.add(f"{function.__name__}.{name}")
+            if parameter.annotation not in (str, "str", str | None, "str | None"):
+                continue
+            # A dataset's root is a folder, and its split is read by the class that all share.
+            shared = name == "split" and issubclass(function, datamodules.ImageDataModule)
+            owner = "ImageDataModule" if shared else function.__name__
+            if name != "root":
+                found.add(f"{owner}.{name}")
     return found
 
 
@@ -142,11 +163,40 @@ def test_every_option_that_takes_a_file_is_tried() -> None:
     assert string_options() <= {*OPTIONS, *NO_FILES}
 
 
+@pytest.fixture(scope="module")
+def places(
+    small_probe: Path, small_candidates: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Path]:
+    """Good files, for what else a command line needs."""
+    root = tmp_path_factory.mktemp("places")
+    select = ["predict", f"{CONFIG}/select.yaml", f"--data.candidates={small_candidates}"]
+    assert run_cli(*select, *quiet(root)) == 0
+    torch.manual_seed(0)
+    autoencoder = MaskedAutoencoder(32, 8, 3, 16, 1, 2, 8, 1, 2)
+    save_file(autoencoder.state_dict(), root / "encoder.safetensors")
+    ones = {
+        "images": torch.ones(2, 3, 32, 32),
+        "label": torch.ones(2, dtype=torch.int64),
+        "similarity": torch.ones(2),
+    }
+    write_tensors(root / "inversions.safetensors", INVERSIONS, ones, {})
+    save_tiny_unclip(root / "unclip", 64)
+    return {
+        "{probe}": small_probe,
+        "{candidates}": small_candidates,
+        "{representatives}": root / "representatives.safetensors",
+        "{photos}": random_image_folder(root / "photos", {"animals": 4, "food": 3, "plants": 3}),
+        "{vit}": random_vit(root / "vit.safetensors"),
+        "{encoder}": root / "encoder.safetensors",
+        "{inversions}": root / "inversions.safetensors",
+        "{unclip}": root / "unclip",
+    }
+
+
 @pytest.mark.parametrize("option", OPTIONS)
 def test_nothing_is_run_and_one_line_says_so(
     option: str,
-    small_probe: Path,
-    small_candidates: Path,
+    places: dict[str, Path],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -157,14 +207,8 @@ def test_nothing_is_run_and_one_line_says_so(
         suffix = SUFFIXES[(3 * turn + index) % len(SUFFIXES)]
         path = tmp_path / f"stranger{suffix}"
         path.write_bytes(CONTENTS[kind](tmp_path))
-        places = {
-            "{file}": path,
-            "{probe}": small_probe,
-            "{candidates}": small_candidates,
-            "{root}": tmp_path,
-        }
         words = list(OPTIONS[option])
-        for place, value in places.items():
+        for place, value in {**places, "{file}": path, "{root}": tmp_path}.items():
             words = [word.replace(place, str(value)) for word in words]
         if words[0] in ("fit", "test", "predict") and len(words) > 2:
             words += quiet(tmp_path / "run")

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import lightning as L
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -134,8 +135,10 @@ def test_a_run_keeps_its_steps_when_it_continues_where_others_would_be_chosen(
     )
     for module in (begun, continued):
         module.configure_model()
+        module.trainer = L.Trainer(logger=False, enable_checkpointing=False, accelerator="cpu")
     begun.iterations_per_step = 30
-    checkpoint: dict[str, object] = {}
+    begun.history = torch.zeros(begun.num_steps, 2)
+    checkpoint = {"state_dict": begun.state_dict(), "optimizer_states": []}
     begun.on_save_checkpoint(checkpoint)
     continued.on_load_checkpoint(checkpoint)
     assert continued.num_steps == 4
