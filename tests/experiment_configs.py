@@ -66,4 +66,6 @@ EXPERIMENT_CONFIGS = {
     "scale/small.yaml",
     "scale/paper_recipe.yaml",
     "scale/candidates_400.yaml",
+    "scale/decoder_small.yaml",
+    "scale/mae_small.yaml",
 }

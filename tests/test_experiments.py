@@ -45,3 +45,12 @@ def test_stand_ins_are_files(name: str) -> None:
     for old, new in scale["replace"].items():
         assert (CONFIGS.parent / old).is_file() or old == "configs/backbones/none.yaml"
         assert all((CONFIGS.parent / path).is_file() for path in new)
+
+
+def test_the_list_of_experiments_is_whole() -> None:
+    text = (CONFIGS.parent / "docs/experiments.md").read_text(encoding="utf-8")
+    folders = (CONFIGS / "transfer_reconstruction", CONFIGS / "mim_membership")
+    names = [path.name for folder in folders for path in folder.glob("*.yaml")]
+    experiments = [name for name in names if name.startswith(("fig", "table"))]
+    assert len(experiments) > 20
+    assert [name for name in experiments if f"`{name}`" not in text] == []

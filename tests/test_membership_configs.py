@@ -109,6 +109,26 @@ def test_experiments_end_with_the_papers_table(
     assert "starts" not in capsys.readouterr().out
 
 
+def test_an_experiment_runs_at_the_small_scale(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    path = reduced("mim_membership/table3.yaml", run, {"ratio": [0.75]})
+    # The scale says digits and the size of the model; only the time is less here.
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    for stage in content["stages"].values():
+        for name in [name for name in SMALL_MODEL if name in stage.get("options", {})]:
+            del stage["options"][name]
+        stage.get("options", {}).pop("model.decoder_depth", None)
+        if stage["command"] == "fit":
+            stage["options"]["model.warmup_epochs"] = 0.5
+    path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+    words = [f"--config={path}", f"--config={CONFIGS}/scale/small.yaml"]
+    assert run_cli("pipeline", *words) == 0
+    small = tmp_path / "run_small"
+    config = yaml.safe_load((small / "target_digits_0.75/config.yaml").read_text(encoding="utf-8"))
+    assert config["model"]["init_args"]["size"] == "tiny"
+    assert (small / "table3/report.html").is_file()
+
+
 def test_the_papers_datasets_are_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cifar(tmp_path / "data", "CIFAR10", monkeypatch)
     names = ("pretraining", "encoder_i", "splits_cifar10")
