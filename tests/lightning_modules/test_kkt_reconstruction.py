@@ -135,17 +135,22 @@ def test_a_stopped_run_continues_to_the_same_candidates(
     undisturbed, _ = read_tensors(long_run, CANDIDATES)
     root = tmp_path / "stopped"
     words = ["fit", RECONSTRUCT, *quiet(root), *SMALL_ATTACK, f"--model.probe={small_probe}"]
-    process = subprocess.Popen(
-        [sys.executable, REPOSITORY / "main.py", *words, *LONG],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
     checkpoint = root / "checkpoints" / "last.ckpt"
-    deadline = time.monotonic() + 120
-    while not checkpoint.exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    process.send_signal(stop)
-    assert process.wait(timeout=120) != 0
+    # On a busy machine this process may sleep until the run is over: then once more.
+    for _ in range(3):
+        shutil.rmtree(root, ignore_errors=True)
+        process = subprocess.Popen(
+            [sys.executable, REPOSITORY / "main.py", *words, *LONG],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        deadline = time.monotonic() + 120
+        while not checkpoint.exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.send_signal(stop)
+        if process.wait(timeout=120) != 0:
+            break
+    assert process.returncode != 0
     assert not (root / "candidates.safetensors").exists()
     done = torch.load(checkpoint, weights_only=True)["global_step"]
     assert 0 < done < 100
