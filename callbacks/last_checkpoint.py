@@ -88,6 +88,10 @@ class LastCheckpoint(ModelCheckpoint):
             self._saved_at = time.monotonic()
         if stop:
             pl_module.print(f"stopped by SIGUSR1 after epoch {trainer.current_epoch}; run it again")
+            if trainer.world_size > 1:
+                # srun terminates the others once one has ended: all are to end with this code.
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                trainer.strategy.barrier("stop")
             raise SystemExit(STOPPED)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

@@ -175,6 +175,11 @@ class AfterimageCLI(LightningCLI):
         if kwargs.get("ckpt_path") == "last":
             root = Path(self.trainer.default_root_dir)
             last = root / "checkpoints" / "last.ckpt"
+            if subcommand != "fit" and not last.is_file():
+                raise InputError(
+                    f"there is no checkpoint at {last} to {subcommand}: fit first, or give "
+                    "another --trainer.default_root_dir or --ckpt_path"
+                )
             kwargs["ckpt_path"] = str(last) if last.is_file() else None
             if subcommand == "fit" and last.is_file():
                 self._require_same_settings(root)

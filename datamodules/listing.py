@@ -57,6 +57,9 @@ def list_images(
             f"cannot list the images at {error.filename}: {error.strerror}; "
             "give the folder of the dataset as root"
         ) from error
+    for file, _, _ in found:
+        if not file.is_file():
+            raise InputError(f"{file} is no regular file; remove it")
     # Such as macOS's ._IMG_0001.jpg, which is no image.
     found = [item for item in found if not item[0].name.startswith(".")]
     held_out = torch.tensor([item[2] for item in found], dtype=torch.bool)

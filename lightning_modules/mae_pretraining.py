@@ -1,12 +1,13 @@
 """Pre-training of a masked autoencoder: the target, and the shadow, of a membership attack."""
 
 from collections.abc import Sequence
+from math import inf
 from typing import Any, Literal
 
 import lightning as L
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torchmetrics import MeanMetric
 from torchmetrics.classification import BinaryAUROC
 
@@ -92,11 +93,18 @@ class MAEPretraining(L.LightningModule):
         super().__init__()
         if not 0 < mask_ratio < 1:
             raise InputError(f"mask_ratio must be in (0, 1), got {mask_ratio}")
-        if base_learning_rate <= 0 or weight_decay < 0 or warmup_epochs < 0:
+        if not (0 < base_learning_rate < inf and 0 <= weight_decay < inf):
             raise InputError(
-                "base_learning_rate must be positive, weight_decay and warmup_epochs not "
-                f"negative, got {base_learning_rate}, {weight_decay} and {warmup_epochs}"
+                "base_learning_rate must be positive and weight_decay not negative, got "
+                f"{base_learning_rate} and {weight_decay}"
             )
+        if not (0 <= warmup_epochs < inf and all(0 <= beta < 1 for beta in betas)):
+            raise InputError(
+                "warmup_epochs must not be negative and betas be in [0, 1), got "
+                f"{warmup_epochs} and {list(betas)}"
+            )
+        if not 0 <= seed < 2**63:
+            raise InputError(f"model.seed must be in [0, 2^63), got {seed}")
         if len(crop_scale) != 2 or not 0 < crop_scale[0] <= crop_scale[1] <= 1:
             raise InputError(f"crop_scale must be a range in (0, 1], got {crop_scale}")
         if normalisation == "imagenet" and in_chans != len(IMAGENET_MEAN):
@@ -150,7 +158,7 @@ class MAEPretraining(L.LightningModule):
         with torch.random.fork_rng():
             torch.manual_seed(self.seed)
             if self.weights is not None:
-                self.model = load_autoencoder(self.weights, image_size=self.image_size).model
+                self.model = self._loaded(self.weights)
             else:
                 try:
                     self.model = masked_autoencoder(
@@ -164,6 +172,28 @@ class MAEPretraining(L.LightningModule):
         self._removed_errors: Any = self.model.removed_errors
         if self.compile_model:
             self._removed_errors = torch.compile(self.model.removed_errors)
+
+    def _loaded(self, path: str) -> MaskedAutoencoder:
+        """The autoencoder in a file, with the options that a file does not hold."""
+        heads = self._options.get("num_heads")
+        model = load_autoencoder(
+            path,
+            image_size=self.image_size,
+            num_heads=None if heads is None else int(heads),
+            # Where it is not asked for, the file's own, if it says.
+            norm_pix_loss=True if self._options["norm_pix_loss"] else None,
+        ).model
+        blocks = model.encoder.get_submodule("blocks")
+        assert isinstance(blocks, nn.Sequential)
+        found = {"patch_size": model.patch_size, "embed_dim": model.embed_dim, "depth": len(blocks)}
+        for name, value in found.items():
+            if self._options.get(name, value) != value:
+                asked = self._options[name]
+                raise InputError(
+                    f"{path} has {name}={value}, model.{name} is {asked}: leave it out"
+                )
+        model.set_dropout(self._options["encoder_dropout"], self._options["decoder_dropout"])
+        return model
 
     def setup(self, stage: str) -> None:
         """Checks the data against the model.

@@ -128,6 +128,25 @@ class MaskedAutoencoder(nn.Module):
             nn.init.normal_(self.encoder.get_parameter("cls_token"), std=0.02)
             nn.init.normal_(self.decoder.mask_token, std=0.02)
 
+    def set_dropout(self, encoder: float, decoder: float) -> None:
+        """Sets the dropout rates of a model that was built with others.
+
+        Args:
+            encoder: Rate in the encoder, as ``encoder_dropout``.
+            decoder: Rate in the decoder.
+
+        Raises:
+            ValueError: A rate is out of range.
+        """
+        if not (0 <= encoder < 1 and 0 <= decoder < 1):
+            raise ValueError("dropout rates must be in [0, 1)")
+        for part, rate in ((self.encoder, encoder), (self.decoder, decoder)):
+            for name, module in part.named_modules():
+                # Behind projections, as timm's proj_drop_rate; not in the attention's weights.
+                if name.endswith(("proj_drop", "mlp.drop1", "mlp.drop2")):
+                    assert isinstance(module, nn.Dropout)
+                    module.p = rate
+
     @property
     def num_patches(self) -> int:
         """Patches per image L."""

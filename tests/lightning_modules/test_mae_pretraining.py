@@ -13,9 +13,11 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from safetensors.torch import save_file
+from torch import Tensor, nn
 
 from artifacts.checkpoints import AtomicCheckpointIO
+from artifacts.errors import InputError
 from callbacks import StepCheckpoint
 from datamodules import DigitImagesDataModule, PretrainingDataModule
 from lightning_modules import MAEPretraining
@@ -272,3 +274,35 @@ def test_pictures_fill_in_what_was_removed() -> None:
     assert removed.float().mean() == 0.75
     assert torch.equal(filled[~removed], images[~removed])
     assert torch.equal(grid[0, 10:18, 1:9] == 0.5, removed[0, 0])
+
+
+def test_weights_keep_the_options_that_a_file_does_not_hold(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"embed_dim": 16, "depth": 1, "num_heads": 2, "decoder_embed_dim": 8}
+    options |= {"decoder_depth": 1, "decoder_num_heads": 2, "patch_size": 8, "image_size": 32}
+    common: dict[str, Any] = {"in_chans": 1, "normalisation": "none"}
+    built = MAEPretraining(
+        **options, **common, encoder_dropout=0.3, decoder_dropout=0.2, norm_pix_loss=True
+    )
+    built.configure_model()
+    plain = MAEPretraining(**options, **common)
+    plain.configure_model()
+    path = tmp_path / "mae.safetensors"
+    save_file(plain.autoencoder.state_dict(), path)
+    loaded = MAEPretraining(
+        weights=str(path),
+        image_size=32,
+        **common,
+        encoder_dropout=0.3,
+        decoder_dropout=0.2,
+        norm_pix_loss=True,
+    )
+    loaded.configure_model()
+    rates = [
+        {name: m.p for name, m in module.autoencoder.named_modules() if isinstance(m, nn.Dropout)}
+        for module in (built, loaded)
+    ]
+    assert rates[0] == rates[1]
+    assert set(rates[0].values()) == {0.0, 0.2, 0.3}
+    assert loaded.autoencoder.norm_pix_loss
+    with pytest.raises(InputError, match=r"has depth=1, model\.depth is 2: leave it out"):
+        MAEPretraining(weights=str(path), image_size=32, depth=2, **common).configure_model()
