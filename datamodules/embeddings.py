@@ -66,6 +66,13 @@ class EmbeddingsDataModule(InMemoryDataModule):
             raise InputError(f"batch_size must be at least 1, got {batch_size}")
         if precision not in ("float32", "bfloat16"):
             raise InputError(f"precision must be 'float32' or 'bfloat16', got '{precision}'")
+        if device != "auto":
+            try:
+                kind = torch.device(device).type
+            except RuntimeError as error:
+                raise InputError(f"data.device is no device: '{device}'") from error
+            if kind not in ("cpu", "cuda") or (kind == "cuda" and not torch.cuda.is_available()):
+                raise InputError(f"data.device '{device}' is not there; take cpu, cuda or auto")
         if images.in_chans != 3:
             raise InputError("a backbone takes images of 3 channels; set data.images.in_chans to 3")
         self.images = images

@@ -283,3 +283,12 @@ def test_thumbnails_are_of_the_training_images_asked_for(make: MakeData) -> None
     assert float((thumbnails[0] - blocks).abs().mean()) < float(
         (thumbnails[1] - blocks).abs().mean()
     )
+
+
+@pytest.mark.parametrize("device", ["gpu7", "meta", "cuda:99"])
+def test_a_device_that_is_not_there_is_refused(device: str, tmp_path: Path) -> None:
+    images = ImageFolderDataModule(root=str(tmp_path))
+    if device.startswith("cuda") and torch.cuda.is_available():
+        pytest.skip("there is one")
+    with pytest.raises(InputError, match=f"data.device.*{device}"):
+        EmbeddingsDataModule(images, backbone="identity", device=device)
