@@ -189,7 +189,7 @@ def page() -> str:
         "# What is said about bad input?",
         "",
         "Each of these ends with exit code 1 and one line on stderr that holds the words on the",
-        "right; nothing is written, and what was there stays. `--debug` shows where it came from.",
+        "right; no result is written, only logs, and what was there stays. `--debug` shows where it came from.",
         "Beyond the table, `tests/test_bad_input.py` tries random tensors, names and text.",
         "",
         "## Options",
