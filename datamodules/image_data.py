@@ -181,10 +181,10 @@ class ImageDataModule(L.LightningDataModule):
         """Takes the images of a split.
 
         Raises:
-            InputError: One is not there.
+            InputError: One is not there, or of a class that has another label.
         """
-        names = [name for group in split.classes.values() for name in group]
-        collection = self._read(names)
+        label_of = {name: label for label, names in split.classes.items() for name in names}
+        collection = self._read(list(label_of))
         index = {identifier: at for at, identifier in enumerate(collection.identifiers)}
 
         def images(part: Part) -> ImageSet:
@@ -194,6 +194,13 @@ class ImageDataModule(L.LightningDataModule):
                     f"{len(missing)} images of {self.split} are not in '{self.name}' at "
                     f"{self.root}, such as '{missing[0]}'"
                 )
+            for name, label in zip(part.identifiers, part.labels, strict=True):
+                of_class = collection.classes[int(collection.targets[index[name]])]
+                if label_of.get(of_class) != label:
+                    raise InputError(
+                        f"{self.split} gives '{name}' the label {label}, but by its 'classes' an "
+                        f"image of '{of_class}' has {label_of.get(of_class, 'none')}"
+                    )
             indices = torch.tensor([index[name] for name in part.identifiers], dtype=torch.int64)
             return self._image_set(
                 collection, indices, torch.tensor(part.labels, dtype=torch.int64)

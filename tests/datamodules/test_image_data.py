@@ -91,6 +91,17 @@ def test_split_gives_the_same_images(root: Path, tmp_path: Path) -> None:
     assert content["classes"] == {"1": ["birds", "fish"], "-1": ["moss"]}
     assert content["seed"] == 5
 
+    # A label that an image's class does not have.
+    other = next(at for at, label in enumerate(content["train"]["labels"]) if label == -1)
+    content["train"]["labels"][other] = 1
+    (tmp_path / "wrong.json").write_text(json.dumps(content))
+    with pytest.raises(InputError, match=r"wrong.json gives 'moss/.*' the label 1, but .* has -1"):
+        module(copy, split=str(tmp_path / "wrong.json"))
+    content["classes"] = {"1": ["birds", "fish"], "-1": ["snow"]}
+    (tmp_path / "wrong.json").write_text(json.dumps(content))
+    with pytest.raises(InputError, match=r"images of .*wrong.json are not in"):
+        module(copy, split=str(tmp_path / "wrong.json"))
+
     gone = first.train_set.identifiers[3]
     (copy / gone).unlink()
     with pytest.raises(InputError, match=rf"1 images of .*split.json are not in .*'{gone}'"):
