@@ -45,6 +45,8 @@ class Parser(LightningArgumentParser):
         """Parses a command line, after a look at the config files that it names."""
         for path in config_files(args):
             check_config_file(path)
+        # An option of a class within a class comes here a second time, as text made of its value.
+        args = [re.sub(r"^(--[^=]+=|)None$", r"\1null", word) for word in args]
         return super().parse_args(args, *rest, **kwargs)
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:

@@ -180,7 +180,7 @@ def test_encoder_of_a_masked_autoencoder(tmp_path: Path) -> None:
     torch.testing.assert_close(both[:, 64:], tokens[:, 1:].mean(1), atol=1e-5, rtol=0)
     assert load_backbone("mae", path, image_size=48).image_size == 48
     other = saved(small_vit(), tmp_path / "classifier.safetensors")
-    with pytest.raises(ValueError, match=r"classifier.safetensors is no masked autoencoder: .*"):
+    with pytest.raises(ValueError, match=r"classifier.safetensors cannot be taken as a masked: .*"):
         load_backbone("mae", other)
     with pytest.raises(ValueError, match="needs its file"):
         load_backbone("mae")
