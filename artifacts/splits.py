@@ -91,9 +91,9 @@ def read_split(path: str | Path, *, dataset: str) -> Split:
     for name, part in (("train", train), ("test", test)):
         unknown = set(part.labels) - by_label.keys()
         if unknown:
+            label = str(min(unknown))[:40]
             raise InputError(
-                f"{path}: '{name}' has the label {str(min(unknown))[:40]}, which 'classes' does not "
-                f"have; {MADE_BY}"
+                f"{path}: '{name}' has the label {label}, which 'classes' does not have; {MADE_BY}"
             )
     _require_distinct(path, train, test)
     return Split(dataset, seed, by_label, train, test)
@@ -112,7 +112,8 @@ def _classes(path: str | Path, value: dict[str, Any]) -> dict[int, list[str]]:
             or not all(isinstance(name, str) for name in names)
         ):
             raise InputError(
-                f"{path}: 'classes' needs a list of names for the label {str(label)[:40]}; {MADE_BY}"
+                f"{path}: 'classes' needs a list of names for each label, not for "
+                f"{str(label)[:40]}; {MADE_BY}"
             )
     expected = {-1, 1} if len(value) == 2 else set(range(len(value)))
     if not expected or by_label.keys() != expected:

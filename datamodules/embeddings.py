@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.metadata import version
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -11,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from tqdm.auto import tqdm
 
 from artifacts.errors import InputError
-from artifacts.files import require_file, sha256_of_file
+from artifacts.files import require_file, require_writable_directory, sha256_of_file
 from artifacts.tensors import sha256_of_tensors
 from datamodules.embedding_cache import EmbeddingCache
 from datamodules.image_data import ImageDataModule
@@ -66,6 +67,8 @@ class EmbeddingsDataModule(InMemoryDataModule):
             raise InputError(f"batch_size must be at least 1, got {batch_size}")
         if precision not in ("float32", "bfloat16"):
             raise InputError(f"precision must be 'float32' or 'bfloat16', got '{precision}'")
+        if not cache_dir.strip() or (Path(cache_dir).exists() and not Path(cache_dir).is_dir()):
+            raise InputError(f"data.cache_dir must be a folder for embeddings, got '{cache_dir}'")
         if device != "auto":
             try:
                 kind = torch.device(device).type
@@ -160,6 +163,7 @@ class EmbeddingsDataModule(InMemoryDataModule):
         mine = [chunk for number, chunk in numbered if number % world == rank]
         share = [chunk for chunk in mine if not cache.has(chunk)]
         if share:
+            require_writable_directory(self.cache_dir, option="data.cache_dir")
             total = sum(len(chunk) for chunk in share)
             with tqdm(total=total, desc=title, unit="image", disable=quiet) as progress:
                 for chunk in share:
@@ -225,7 +229,9 @@ class EmbeddingsDataModule(InMemoryDataModule):
         if self.weights is None:
             return sha256_of_tensors(self._backbone().state_dict())
         what = f"weights file of {self.backbone}"
-        made_by = "give another one, or none for the library's own"
+        made_by = "give another one as data.weights"
+        if self.backbone != "mae":
+            made_by += ", or none for the library's own"
         return sha256_of_file(require_file(self.weights, what=what, made_by=made_by))
 
 

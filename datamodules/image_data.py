@@ -173,7 +173,9 @@ class ImageDataModule(L.LightningDataModule):
 
     def _read(self, classes: list[str] | None) -> ImageCollection:
         collection = self.read(classes)
-        if len(collection) == 0:
+        # Without the classes that are asked for, their names are wrong, not the root.
+        known = set(classes or collection.classes) & set(collection.classes)
+        if len(collection) == 0 and (known or collection.classes in ([], ["."])):
             raise InputError(f"there are no images at {self.root}; expected {self.layout}")
         return collection
 
