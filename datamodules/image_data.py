@@ -2,6 +2,7 @@
 
 import hashlib
 from abc import abstractmethod
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -21,7 +22,18 @@ from datamodules.tasks import make_task, resolve_task
 # Part of the key of what is computed from images: change it when their pixels change.
 PREPROCESSING = "shorter side bicubic antialiased, centre crop, 8 bits, version 1"
 
-Loader = DataLoader[tuple[Tensor, Tensor]]
+Batch = tuple[Tensor, Tensor]
+
+
+class EpochLoader(DataLoader[Batch]):
+    """A loader whose workers begin when the first batch of an epoch is asked for.
+
+    Otherwise they begin when the iterator is made: a resumed training makes it before it tells the
+    sampler its epoch, and would see the order of epoch 0 once more.
+    """
+
+    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
+        yield from super().__iter__()
 
 
 class ImageDataModule(L.LightningDataModule):
@@ -258,31 +270,31 @@ class ImageDataModule(L.LightningDataModule):
             digest.update(f"{name}\n{label}\n{content.hex()}\n".encode())
         return digest.hexdigest()
 
-    def train_dataloader(self) -> Loader:
+    def train_dataloader(self) -> EpochLoader:
         """Training images in an order that depends on seed and epoch only."""
         world, rank = 1, 0
         if self.trainer is not None:
             world, rank = self.trainer.world_size, self.trainer.global_rank
         # Lightning tells it the epoch, so a resumed run sees the same order.
-        sampler: DistributedSampler[tuple[Tensor, Tensor]] = DistributedSampler(
+        sampler: DistributedSampler[Batch] = DistributedSampler(
             self.train_set, num_replicas=world, rank=rank, shuffle=True, seed=self.seed
         )
         return self._loader(self.train_set, sampler=sampler)
 
-    def val_dataloader(self) -> Loader:
+    def val_dataloader(self) -> EpochLoader:
         """Held-out images in order."""
         return self._loader(self.test_set)
 
-    def test_dataloader(self) -> Loader:
+    def test_dataloader(self) -> EpochLoader:
         """Held-out images in order."""
         return self._loader(self.test_set)
 
-    def predict_dataloader(self) -> Loader:
+    def predict_dataloader(self) -> EpochLoader:
         """Held-out images in order."""
         return self._loader(self.test_set)
 
-    def _loader(self, images: ImageSet, **options: Any) -> Loader:  # noqa: ANN401
-        return DataLoader(
+    def _loader(self, images: ImageSet, **options: Any) -> EpochLoader:  # noqa: ANN401
+        return EpochLoader(
             images,
             batch_size=self.batch_size,
             num_workers=self.num_workers,

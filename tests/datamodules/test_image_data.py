@@ -208,7 +208,7 @@ class Watcher(L.LightningModule):
 
 
 def fit(
-    root: Path, run: Path, epochs: int, checkpoint: str | None = None, seed: int = 3
+    root: Path, run: Path, epochs: int, checkpoint: str | None = None, **options: int
 ) -> Watcher:
     watcher = Watcher()
     trainer = L.Trainer(
@@ -219,14 +219,16 @@ def fit(
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    data = ImageFolderDataModule(str(root), image_size=8, batch_size=4, test_fraction=0, seed=seed)
+    options = {"image_size": 8, "batch_size": 4, "test_fraction": 0, "seed": 3, **options}
+    data = ImageFolderDataModule(str(root), **options)
     trainer.fit(watcher, datamodule=data, ckpt_path=checkpoint, weights_only=True)
     trainer.save_checkpoint(run / "last.ckpt")
     return watcher
 
 
+@pytest.mark.parametrize("num_workers", [0, 2])
 def test_order_is_that_of_seed_and_epoch_and_the_split_is_written(
-    root: Path, tmp_path: Path
+    root: Path, tmp_path: Path, num_workers: int
 ) -> None:
     whole = fit(root, tmp_path / "whole", 3)
     assert whole.epochs[0] != whole.epochs[1]
@@ -234,7 +236,9 @@ def test_order_is_that_of_seed_and_epoch_and_the_split_is_written(
     assert whole.epochs[0] != other.epochs[0]
     assert sorted(whole.epochs[0]) == sorted(whole.epochs[1]) == sorted(other.epochs[0])
     fit(root, tmp_path / "first", 1)
-    rest = fit(root, tmp_path / "rest", 3, str(tmp_path / "first" / "last.ckpt"))
+    # Workers begin when their iterator is made, and that is before the epoch is known.
+    last = str(tmp_path / "first" / "last.ckpt")
+    rest = fit(root, tmp_path / "rest", 3, last, num_workers=num_workers)
     assert rest.epochs == {epoch: whole.epochs[epoch] for epoch in (1, 2)}
     split = json.loads((tmp_path / "whole" / "split.json").read_text())
     assert len(split["train"]["identifiers"]) == len(whole.epochs[0]) == 31
