@@ -260,12 +260,13 @@ class ImageDataModule(L.LightningDataModule):
             64 hex digits.
         """
         images: ImageSet = self.train_set if part == "train" else self.test_set
+        quiet = self.trainer is not None and self.trainer.progress_bar_callback is None
         digest = hashlib.sha256()
         digest.update(
             f"{self.name}\n{PREPROCESSING}\n{self.image_size}\n{self.in_chans}\n".encode()
         )
         for name, label, content in zip(
-            images.identifiers, images.labels.tolist(), images.digests(), strict=True
+            images.identifiers, images.labels.tolist(), images.digests(quiet=quiet), strict=True
         ):
             digest.update(f"{name}\n{label}\n{content.hex()}\n".encode())
         return digest.hexdigest()

@@ -208,7 +208,11 @@ class Watcher(L.LightningModule):
 
 
 def fit(
-    root: Path, run: Path, epochs: int, checkpoint: str | None = None, **options: int
+    root: Path,
+    run: Path,
+    epochs: int,
+    checkpoint: str | None = None,
+    **options: Any,  # noqa: ANN401
 ) -> Watcher:
     watcher = Watcher()
     trainer = L.Trainer(
