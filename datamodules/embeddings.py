@@ -21,12 +21,15 @@ from models.backbones import Backbone, Features, load_backbone
 
 Images = Dataset[tuple[Tensor, Tensor]]
 
+# Another version of one of them may decode, resize or compute differently.
+LIBRARIES = ("timm", "open_clip_torch", "torch", "pillow")
+
 
 class EmbeddingsDataModule(InMemoryDataModule):
     """Training and test images of any image data module, as embeddings.
 
     Each image is embedded once and kept on disk, under a key of everything that its embedding
-    depends on: the images' content and order, backbone, its weights, the library's version, image
+    depends on: the images' content and order, backbone, its weights, the libraries' versions, image
     size, features and precision. Chunks that a stopped run had finished are not computed again.
     Where several processes train together, each embeds its share.
 
@@ -143,7 +146,7 @@ class EmbeddingsDataModule(InMemoryDataModule):
             "images": self.images.content_key(part),
             "backbone": self.backbone,
             "weights": self._weights_hash(),
-            "libraries": f"timm {version('timm')}, open_clip {version('open_clip_torch')}",
+            **{library: version(library) for library in LIBRARIES},
             "image_size": str(self.images.image_size),
             "features": self.features,
             "precision": self.precision,

@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import datamodules.embedding_cache
+import datamodules.embeddings
 from artifacts.errors import InputError
 from artifacts.tensors import sha256_of_tensors
 from datamodules import EmbeddingsDataModule, ImageFolderDataModule
@@ -106,6 +107,21 @@ def test_another_setting_is_computed(
 ) -> None:
     _ = make().train_tensors
     _ = make(images, **settings).train_tensors
+    assert sum(embedded) == 18
+
+
+@pytest.mark.parametrize("library", ["timm", "open_clip_torch", "torch", "pillow"])
+def test_another_version_of_a_library_is_computed(
+    library: str, make: MakeData, embedded: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _ = make().train_tensors
+    _ = make().train_tensors
+    assert sum(embedded) == 9
+    now = datamodules.embeddings.version
+    monkeypatch.setattr(
+        datamodules.embeddings, "version", lambda name: "0" if name == library else now(name)
+    )
+    _ = make().train_tensors
     assert sum(embedded) == 18
 
 
