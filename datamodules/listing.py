@@ -109,7 +109,7 @@ def tell_left_out(images: ImageFiles, folders: list[str], classes: list[str] | N
     kinds = ", ".join(f"{count} {ending}" for ending, count in endings.most_common(5))
     message = (
         f"{len(left_out)} files at {root} ({kinds}), such as '{left_out[0]}', are in no class's "
-        f"folder or of a kind that is not read ({', '.join(EXTENSIONS)} are)"
+        "folder, or of a kind that is not read (docs/datasets.md)"
     )
     is_missing = classes is not None and not set(classes) & set(images.classes)
     if not taken and (not is_missing or images.classes == ["."]):
