@@ -1,6 +1,7 @@
 """Embeddings of images: computed once, the backbone's own, never taken for another set's."""
 
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,6 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import datamodules.embedding_cache
-import datamodules.embeddings
 from artifacts.errors import InputError
 from artifacts.tensors import sha256_of_tensors
 from datamodules import EmbeddingsDataModule, ImageFolderDataModule
@@ -117,9 +117,8 @@ def test_another_version_of_a_library_is_computed(
     _ = make().train_tensors
     _ = make().train_tensors
     assert sum(embedded) == 9
-    now = datamodules.embeddings.version
     monkeypatch.setattr(
-        datamodules.embeddings, "version", lambda name: "0" if name == library else now(name)
+        "datamodules.embeddings.version", lambda name: "0" if name == library else version(name)
     )
     _ = make().train_tensors
     assert sum(embedded) == 18

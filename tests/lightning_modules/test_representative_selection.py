@@ -82,7 +82,8 @@ def test_impossible_settings_are_refused() -> None:
 def test_defaults_are_what_the_documented_measurement_says() -> None:
     page = (REPOSITORY / "docs" / "choosing_candidates.md").read_text(encoding="utf-8")
     defaults = RepresentativeSelection().hparams
-    chosen = (f"height: {defaults.height}", defaults.ranking, defaults.representative)
+    height = defaults["height"]
+    chosen = (f"height: {height}", defaults["ranking"], defaults["representative"])
     assert "The default is {}.".format(", ".join(f"`{value}`" for value in chosen)) in page
     # Precision of the top 45 above 0.75, mean of both data sets, by height.
     precision: dict[float, list[float]] = {}
@@ -90,6 +91,6 @@ def test_defaults_are_what_the_documented_measurement_says() -> None:
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if len(cells) == 8 and cells[1].startswith("height") and cells[2:4] == list(chosen[1:]):
             precision.setdefault(float(cells[1].split()[1]), []).append(float(cells[4].split()[0]))
-    means = {height: sum(values) / 2 for height, values in precision.items() if len(values) == 2}
+    means = {cut: sum(values) / 2 for cut, values in precision.items() if len(values) == 2}
     assert len(means) >= 3
-    assert max(means, key=means.__getitem__) == defaults.height
+    assert max(means, key=means.__getitem__) == height
