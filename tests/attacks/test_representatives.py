@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -161,6 +161,27 @@ class TestRepresentatives:
         found = F.normalize(weighted_mean(vectors), dim=0)
         weights = (unit @ found).clamp_min(0) ** 2
         assert cosine(found, weights @ unit) == pytest.approx(1, abs=1e-12)
+
+    def test_names_are_of_these_centres_and_rankings(self) -> None:
+        vectors = normal(9, 5) + 1
+        functions = {
+            "mean": mean,
+            "nearest": nearest_to_mean,
+            "frechet": frechet_mean,
+            "trimmed": trimmed_mean,
+            "weighted": weighted_mean,
+        }
+        found = {name: REPRESENTATIVES[name](vectors) for name in functions}
+        for name, function in functions.items():
+            torch.testing.assert_close(found[name], function(vectors))
+        assert all(not torch.allclose(a, b) for a, b in combinations(found.values(), 2))
+        assert functions.keys() == REPRESENTATIVES.keys()
+        rankings = {
+            "size": size,
+            "neff_tightness": neff_tightness,
+            "multiplier_mass": multiplier_mass,
+        }
+        assert rankings == RANKINGS
 
     @pytest.mark.parametrize("name", REPRESENTATIVES)
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -124,6 +124,13 @@ def test_another_version_of_a_library_is_computed(
     assert sum(embedded) == 18
 
 
+def test_bfloat16_has_three_digits(make: MakeData) -> None:
+    exact, rounded = (make(precision=p).train_tensors[0] for p in ("float32", "bfloat16"))
+    assert exact.dtype == rounded.dtype == torch.float32
+    difference = float((rounded - exact).norm() / exact.norm())
+    assert 1e-5 < difference < 0.03
+
+
 def test_changed_weights_and_changed_images_are_computed(
     make: MakeData, vit: Path, folder: Path, embedded: list[int]
 ) -> None:
