@@ -12,12 +12,19 @@ from torchmetrics import MeanMetric
 from torchmetrics.classification import BinaryAUROC
 
 from artifacts.errors import InputError
+from lightning_modules.global_batch import share_of_batch
 from lightning_modules.schedules import adamw_with_warmup, scaled_learning_rate
 from lightning_modules.victim import load_autoencoder
-from models.augmentation import random_resized_crop, resize
+from models.augmentation import CROP_NOISE, random_resized_crop, resize
 from models.mae_sizes import masked_autoencoder
 from models.mae_weights import IMAGENET_MEAN, IMAGENET_STD
 from models.masked_autoencoder import MaskedAutoencoder
+from models.sample_noise import sample_noise
+
+# What random numbers are for; those of the two have nothing in common.
+_TRAINING, _EVALUATION = range(2)
+# Label of an image that is evaluated twice so that all processes have equally many.
+_REPEATED = -1
 
 
 class MAEPretraining(L.LightningModule):
@@ -27,8 +34,10 @@ class MAEPretraining(L.LightningModule):
     error of each, their gap, and the AUC of a guess of membership by the error. With the true
     decoder at hand that is the most a one-mask attack by error can reach.
 
-    Everything random in a step comes from (seed, epoch, batch, rank), so a run that was stopped
-    anywhere continues as if it had not been.
+    Crop and mask of an image come from the seed, the epoch and the image's place in it: a run that
+    was stopped anywhere continues as if it had not been, and several processes, or accumulated
+    batches, make the same steps as one. Dropout comes from the seed, the epoch and the batch, of
+    which each process takes its part.
 
     Args:
         size: ``encoder_i``, ``encoder_ii`` or ``encoder_iii`` (Table 1: ViT-Base, Large, Huge), or
@@ -139,7 +148,7 @@ class MAEPretraining(L.LightningModule):
         }
         self.model: MaskedAutoencoder | None = None
         self.train_error, self.test_error = MeanMetric(), MeanMetric()
-        self.membership = BinaryAUROC()
+        self.membership = BinaryAUROC(ignore_index=_REPEATED)
 
     @property
     def autoencoder(self) -> MaskedAutoencoder:
@@ -216,17 +225,21 @@ class MAEPretraining(L.LightningModule):
         return self.autoencoder.encode(images)
 
     def on_train_batch_start(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        """Seeds crops, masks and dropout of this step."""
-        place = (self.seed, self.current_epoch, batch_idx, self.global_rank)
-        torch.manual_seed(int(np.random.SeedSequence(place).generate_state(1)[0]))
+        """Seeds the dropout of this step, in all processes alike."""
+        place = np.random.SeedSequence(self.seed, spawn_key=(self.current_epoch, batch_idx))
+        torch.manual_seed(int(place.generate_state(1)[0]))
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         """Mean squared error of the removed patches of augmented images."""
+        share = share_of_batch(self.trainer, batch_idx, len(batch[0]))
+        place, width = (_TRAINING, self.current_epoch), CROP_NOISE + self.autoencoder.num_patches
+        noise = sample_noise(self.seed, place, share.positions, width).to(self.device)
+        crops, masks = noise[:, :CROP_NOISE], noise[:, CROP_NOISE:]
         if self.augmentation == "none":
             images = resize(batch[0], self.image_size)
         else:
-            images = random_resized_crop(batch[0], self.image_size, self.crop_scale)
-        loss: Tensor = self._removed_errors(images, self.mask_ratio).mean()
+            images = random_resized_crop(batch[0], self.image_size, self.crop_scale, crops)
+        loss = share.mean(self._removed_errors(images, self.mask_ratio, masks).mean(dim=1))
         self.log(
             "train/loss",
             loss,
@@ -234,10 +247,10 @@ class MAEPretraining(L.LightningModule):
             on_epoch=True,
             sync_dist=True,
             prog_bar=True,
-            batch_size=len(images),
+            batch_size=share.total,
         )
         rate = self.trainer.optimizers[0].param_groups[0]["lr"]
-        self.log("train/learning_rate", rate, batch_size=len(images))
+        self.log("train/learning_rate", rate, batch_size=share.total)
         return loss
 
     def on_train_epoch_end(self) -> None:
@@ -265,20 +278,20 @@ class MAEPretraining(L.LightningModule):
         """As in validation, for all images."""
         self._compare(batch, batch_idx, dataloader_idx)
 
-    def fixed_noise(self, number: int, batch_idx: int) -> Tensor:
-        """Masking noise (number, L) of a batch that is evaluated, always the same."""
-        place = (self.seed, batch_idx, self.global_rank)
-        seed = int(np.random.SeedSequence(place).generate_state(1)[0])
-        generator = torch.Generator().manual_seed(seed)
-        noise = torch.rand(number, self.autoencoder.num_patches, generator=generator)
+    def fixed_noise(self, positions: Tensor) -> Tensor:
+        """Masking noise (N, L) of images that are evaluated, by their places (N,) in the set."""
+        noise = sample_noise(self.seed, (_EVALUATION,), positions, self.autoencoder.num_patches)
         return noise.to(self.device)
 
     def _compare(self, batch: tuple[Tensor, Tensor], batch_idx: int, dataloader_idx: int) -> None:
+        share = share_of_batch(self.trainer, batch_idx, len(batch[0]), dataloader_idx)
         images = resize(batch[0], self.image_size)
-        noise = self.fixed_noise(len(images), batch_idx)
+        noise = self.fixed_noise(share.positions)
         errors = self.autoencoder.per_image_error(images, self.mask_ratio, noise)
-        (self.test_error if dataloader_idx else self.train_error).update(errors)
-        self.membership.update(-errors, torch.full_like(errors, 1 - dataloader_idx).long())
+        counted = share.counted.to(self.device)
+        (self.test_error if dataloader_idx else self.train_error).update(errors, counted)
+        members = torch.full_like(errors, 1 - dataloader_idx).long()
+        self.membership.update(-errors, torch.where(counted, members, _REPEATED))
 
     def on_validation_epoch_end(self) -> None:
         """Logs the gap between members and non-members."""

@@ -12,6 +12,7 @@ from torch import Tensor
 from artifacts.errors import InputError
 from datamodules import DigitImagesDataModule
 from lightning_modules import EncoderClassification
+from lightning_modules.global_batch import Share
 from models.masked_autoencoder import MaskedAutoencoder
 
 
@@ -70,14 +71,12 @@ def test_binary_labels_are_two_classes(file: Path) -> None:
     module = EncoderClassification(str(file), 2)
     module.configure_model()
     module.log_dict = lambda *_, **__: None  # type: ignore[method-assign]
-    images = torch.rand(4, 1, 8, 8)
-    loss = module.training_step((images, torch.tensor([-1, 1, 1, -1])), 0)
-    module.eval()
-    logits = module.train()(images)
-    expected = torch.nn.functional.cross_entropy(logits, torch.tensor([0, 1, 1, 0]))
-    assert torch.allclose(loss, expected)
+    logits, labels = torch.rand(4, 2), torch.tensor([0, 1, 1, 0])
+    share = Share(torch.arange(4), torch.ones(4, dtype=torch.bool), total=4, world_size=1)
+    loss = module._log_loss("train", logits, 2 * labels - 1, share)
+    assert torch.allclose(loss, torch.nn.functional.cross_entropy(logits, labels))
     with pytest.raises(InputError, match=r"label 2, but model.num_classes is 2"):
-        module.training_step((images, torch.tensor([0, 1, 2, 1])), 0)
+        module._log_loss("train", logits, labels + 1, share)
 
 
 def test_bad_arguments_are_refused(tmp_path: Path) -> None:

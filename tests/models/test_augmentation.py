@@ -43,7 +43,7 @@ def test_boxes_are_distributed_as_torchvisions() -> None:
     from torchvision.transforms import RandomResizedCrop
 
     torch.manual_seed(0)
-    ours = random_boxes(4000, (0.2, 1.0))
+    ours = random_boxes(torch.rand(4000, 40), (0.2, 1.0))
     assert bool((ours >= 0).all())
     assert bool((ours[:, :2] + ours[:, 2:] <= 1 + 1e-6).all())
     image = torch.empty(1, 1000, 1000)
@@ -70,6 +70,6 @@ def test_augmentation_is_seeded_and_differs_between_images() -> None:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_boxes_of_the_full_scale(seed: int) -> None:
     torch.manual_seed(seed)
-    boxes = random_boxes(100, (1.0, 1.0))
+    boxes = random_boxes(torch.rand(100, 40), (1.0, 1.0))
     # Only a square has the whole area; otherwise the whole image is taken.
     assert torch.allclose(boxes[:, 2:], torch.ones(100, 2), atol=0.01)
