@@ -8,7 +8,7 @@ import lightning as L
 import torch
 from torch import Tensor
 
-from artifacts.errors import InputError
+from artifacts.errors import InputError, require_seed
 from datamodules.image_data import ImageDataModule
 from datamodules.image_sets import ImageSet
 from datamodules.pixel_batches import EpochBatches, PixelBatches, ResumableLoader
@@ -33,11 +33,12 @@ class PretrainingDataModule(L.LightningDataModule):
         num_val: How many members and as many non-members validation compares; None for all.
         in_memory: ``"auto"`` holds the images in memory if they take at most ``memory_limit``.
         memory_limit: In GiB.
-        drop_last: Leave out an incomplete last batch, as the reference does.
+        drop_last: Leave out a last batch that all devices together cannot fill, as the reference
+            does.
         seed: Chooses the order of training images and those of validation.
 
     Raises:
-        InputError: A number is not positive.
+        InputError: A number is out of range.
     """
 
     def __init__(
@@ -55,6 +56,9 @@ class PretrainingDataModule(L.LightningDataModule):
             raise InputError(
                 f"batch_size and num_val must be at least 1, got {batch_size} and {num_val}"
             )
+        if not memory_limit >= 0:
+            raise InputError(f"memory_limit must not be negative, got {memory_limit}")
+        require_seed(seed)
         self.images = images
         self.batch_size = batch_size
         self.num_val = num_val

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from artifacts.errors import InputError
+from artifacts.errors import InputError, require_seed
 from lightning_modules.global_batch import Share, share_of_batch
 from lightning_modules.schedules import adamw_with_warmup, scaled_learning_rate
 from lightning_modules.victim import load_autoencoder
@@ -61,6 +61,7 @@ class EncoderClassification(L.LightningModule):
                 "base_learning_rate must be positive, weight_decay and warmup_epochs not "
                 f"negative, got {base_learning_rate}, {weight_decay} and {warmup_epochs}"
             )
+        require_seed(seed)
         self.save_hyperparameters()
         self.encoder_file = encoder
         self.num_classes = num_classes

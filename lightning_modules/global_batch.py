@@ -46,9 +46,11 @@ def share_of_batch(
         number: Samples N that this process has of it.
         dataloader_idx: Which loader of an evaluation it is from.
     """
-    loaders: Any = trainer.test_dataloaders if trainer.testing else trainer.val_dataloaders
+    loaders: Any
     if trainer.training:
         loaders = trainer.train_dataloader
+    else:
+        loaders = trainer.test_dataloaders if trainer.testing else trainer.val_dataloaders
     loader = loaders[dataloader_idx] if isinstance(loaders, list) else loaders
     world, size = trainer.world_size, len(loader.dataset)
     batch_size: int = trainer.datamodule.batch_size  # type: ignore[attr-defined]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torchmetrics import MeanMetric
 from torchmetrics.classification import BinaryAUROC
 
-from artifacts.errors import InputError
+from artifacts.errors import InputError, require_seed
 from lightning_modules.global_batch import share_of_batch
 from lightning_modules.schedules import adamw_with_warmup, scaled_learning_rate
 from lightning_modules.victim import load_autoencoder
@@ -112,8 +112,7 @@ class MAEPretraining(L.LightningModule):
                 "warmup_epochs must not be negative and betas be in [0, 1), got "
                 f"{warmup_epochs} and {list(betas)}"
             )
-        if not 0 <= seed < 2**63:
-            raise InputError(f"model.seed must be in [0, 2^63), got {seed}")
+        require_seed(seed)
         if len(crop_scale) != 2 or not 0 < crop_scale[0] <= crop_scale[1] <= 1:
             raise InputError(f"crop_scale must be a range in (0, 1], got {crop_scale}")
         if normalisation == "imagenet" and in_chans != len(IMAGENET_MEAN):

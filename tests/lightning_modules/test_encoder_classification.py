@@ -24,11 +24,16 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def trained(file: Path, root: Path, **options: Any) -> tuple[EncoderClassification, float]:  # noqa: ANN401
+def trained(
+    file: Path,
+    root: Path,
+    data: DigitImagesDataModule | None = None,
+    **options: Any,  # noqa: ANN401
+) -> tuple[EncoderClassification, float]:
     module = EncoderClassification(
         str(file), 10, **{"base_learning_rate": 0.03, "warmup_epochs": 1, **options}
     )
-    data = DigitImagesDataModule(num_train=500, num_test=500, batch_size=50)
+    data = data or DigitImagesDataModule(num_train=500, num_test=500, batch_size=50)
     trainer = L.Trainer(
         default_root_dir=root,
         accelerator="cpu",
@@ -82,5 +87,20 @@ def test_binary_labels_are_two_classes(file: Path) -> None:
 def test_bad_arguments_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="num_classes must be at least 2"):
         EncoderClassification("x.pth", 1)
+    with pytest.raises(InputError, match="seed must be from 0"):
+        EncoderClassification("x.pth", 10, seed=-1)
     with pytest.raises(InputError, match="no masked autoencoder at"):
         EncoderClassification(str(tmp_path / "x.pth"), 10).configure_model()
+
+
+def test_images_of_other_channels_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "colour.safetensors"
+    save_file(MaskedAutoencoder(8, 2, 3, 16, 1, 1, 8, 1, 1).state_dict(), str(path))
+    with pytest.raises(InputError, match=r"have 1 channel.*takes 3; set data.in_chans to 3"):
+        trained(path, tmp_path)
+
+
+def test_a_batch_of_one_image_is_refused(file: Path, tmp_path: Path) -> None:
+    data = DigitImagesDataModule(num_train=61, num_test=10, batch_size=60, balanced=False)
+    with pytest.raises(InputError, match="a single image, which cannot be standardised"):
+        trained(file, tmp_path, data)

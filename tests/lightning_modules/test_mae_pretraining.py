@@ -192,6 +192,21 @@ def test_artifacts_of_a_training(tmp_path: Path) -> None:
     assert run_cli(*again, f"--model.weights={tmp_path}/checkpoints/last.ckpt") == 0
 
 
+def test_accumulated_batches_are_one_batch(tmp_path: Path) -> None:
+    """Crops and masks too; so a user may trade accumulation for devices, or for memory."""
+
+    def trained(size: int, accumulate: int) -> dict[str, Tensor]:
+        images, training = data(), module(augmentation="random_resized_crop")
+        images.batch_size = size
+        options: dict[str, Any] = {"precision": "64-true", "accumulate_grad_batches": accumulate}
+        trainer(tmp_path, **options).fit(training, images)
+        return training.autoencoder.state_dict()
+
+    whole, parts = trained(20, 1), trained(5, 4)
+    for name, value in whole.items():
+        torch.testing.assert_close(parts[name], value, rtol=1e-9, atol=1e-9)
+
+
 class CopyCheckpoints(L.Callback):
     """Keeps each step's checkpoint, as a kill at that moment would."""
 

@@ -192,3 +192,10 @@ def test_bad_arguments_are_refused(golden: Golden) -> None:
     weights = {name[3:]: value for name, value in golden.items() if name.startswith("sd/")}
     with pytest.raises(ValueError, match="not the weights of this autoencoder"):
         small().load_reference_state_dict({**weights, "fc_norm.weight": torch.ones(32)})
+
+
+def test_images_of_other_channels_are_not_broadcast() -> None:
+    model = small()
+    for method in (model.encode, lambda images: model(images, 0.75), model.block_features):
+        with pytest.raises(ValueError, match="images have 1 channels, the model 3"):
+            method(torch.rand(2, 1, 32, 32))
