@@ -117,4 +117,4 @@ def test_two_processes_are_one(name: str, runs: tuple[Path, Path]) -> None:
     assert expected_scalars.keys() == our_scalars.keys()
     assert "train/loss" in expected_scalars
     for key, values in expected_scalars.items():
-        assert our_scalars[key] == pytest.approx(values, rel=1e-6), key
+        assert our_scalars[key] == pytest.approx(values, rel=1e-6, abs=1e-6), key

@@ -104,3 +104,15 @@ def test_a_batch_of_one_image_is_refused(file: Path, tmp_path: Path) -> None:
     data = DigitImagesDataModule(num_train=61, num_test=10, batch_size=60, balanced=False)
     with pytest.raises(InputError, match="a single image, which cannot be standardised"):
         trained(file, tmp_path, data)
+
+
+def test_features_are_those_of_the_pooling(file: Path) -> None:
+    images = torch.rand(3, 1, 8, 8)
+    for pooling in ("cls", "mean"):
+        module = EncoderClassification(str(file), 10, pooling=pooling)
+        module.configure_model()
+        assert module.backbone is not None
+        tokens = module.backbone.encode(images)
+        expected = tokens[:, 0] if pooling == "cls" else tokens[:, 1:].sum(dim=1) / 16
+        assert torch.allclose(module.features(images), expected, atol=1e-6)
+        assert not module.features(images).requires_grad

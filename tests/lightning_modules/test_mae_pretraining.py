@@ -1,5 +1,6 @@
 """Pre-training of a masked autoencoder: schedule, optimiser, gap, and resuming anywhere."""
 
+import math
 import os
 import shutil
 import signal
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import lightning as L
@@ -21,8 +23,9 @@ from artifacts.errors import InputError
 from callbacks import StepCheckpoint
 from datamodules import DigitImagesDataModule, PretrainingDataModule
 from lightning_modules import MAEPretraining
-from lightning_modules.schedules import warmup_cosine
+from lightning_modules.schedules import scaled_learning_rate, warmup_cosine
 from lightning_modules.victim import load_autoencoder
+from models.augmentation import random_resized_crop
 from tests.conftest import REPOSITORY, SHARED, quiet, run_cli
 
 CONFIG = f"--config={REPOSITORY}/configs/quickstart/mae.yaml"
@@ -107,6 +110,97 @@ def test_optimiser_follows_the_recipe(tmp_path: Path) -> None:
     held = {id(parameter) for group in (decay, rest) for parameter in group["params"]}
     fixed = {name for key, name in names.items() if key not in held}
     assert fixed == {"model.encoder.pos_embed", "model.decoder.pos_embed"}
+
+
+@pytest.mark.parametrize(("world", "accumulate"), [(1, 1), (4, 1), (1, 3), (4, 3)])
+def test_learning_rate_grows_with_the_images_of_a_step(world: int, accumulate: int) -> None:
+    run: Any = SimpleNamespace(
+        world_size=world,
+        accumulate_grad_batches=accumulate,
+        datamodule=SimpleNamespace(batch_size=32),
+    )
+    assert scaled_learning_rate(run, 0.5) == pytest.approx(0.5 * 32 * world * accumulate / 256)
+
+
+class Steps(L.Callback):
+    """Remembers what was drawn and used in each step."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.batches: list[Tensor] = []
+        self.crops: list[dict[str, Any]] = []
+        self.losses: list[tuple[Tensor, float, Tensor]] = []
+        self.seeds: list[int] = []
+        self.rates: list[float] = []
+
+        def crop(images: Tensor, size: int, scale: Any, noise: Tensor) -> Tensor:  # noqa: ANN401
+            self.crops.append({"scale": tuple(scale), "noise": noise})
+            return random_resized_crop(images, size, scale, noise)
+
+        monkeypatch.setattr("lightning_modules.mae_pretraining.random_resized_crop", crop)
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        assert isinstance(pl_module, MAEPretraining)
+        errors = pl_module.autoencoder.removed_errors
+
+        def spy(images: Tensor, ratio: float, noise: Tensor) -> Tensor:
+            self.losses.append((images, ratio, noise))
+            self.seeds.append(torch.initial_seed())
+            return errors(images, ratio, noise)
+
+        pl_module._removed_errors = spy
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: list[Tensor], batch_idx: int
+    ) -> None:
+        self.batches.append(batch[0])
+        self.rates.append(trainer.optimizers[0].param_groups[0]["lr"])
+
+
+def steps_of(root: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Steps:  # noqa: ANN401
+    steps = Steps(monkeypatch)
+    trainer(root, callbacks=[steps], max_epochs=3).fit(module(**options), data())
+    return steps
+
+
+def test_every_step_draws_anew_by_the_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[str, Any] = {
+        "augmentation": "random_resized_crop",
+        "crop_scale": [0.4, 0.6],
+        "mask_ratio": 0.5,
+    }
+    first, again, other = (
+        steps_of(tmp_path, monkeypatch, **options, seed=seed) for seed in (1, 1, 2)
+    )
+    for steps in (first, again, other):
+        assert all(ratio == 0.5 for _, ratio, _ in steps.losses)
+        assert all(crop["scale"] == (0.4, 0.6) for crop in steps.crops)
+        # Of all images of all epochs no two have a mask or a crop in common.
+        for drawn in ([n for _, _, n in steps.losses], [c["noise"] for c in steps.crops]):
+            assert len(set(map(tuple, torch.cat(drawn).tolist()))) == 180
+        assert len(set(steps.seeds)) == 9
+    assert first.seeds == again.seeds
+    assert not set(first.seeds) & set(other.seeds)
+    for (_, _, ours), (_, _, same_noise), (_, _, theirs) in zip(
+        first.losses, again.losses, other.losses, strict=True
+    ):
+        assert torch.equal(ours, same_noise)
+        assert not torch.equal(ours, theirs)
+
+
+def test_without_augmentation_images_are_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = steps_of(tmp_path, monkeypatch, augmentation="none")
+    assert not steps.crops
+    for stored, (images, _, _) in zip(steps.batches, steps.losses, strict=True):
+        assert torch.equal(images, stored / 255)
+
+
+def test_the_schedule_is_by_the_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = steps_of(tmp_path, monkeypatch, base_learning_rate=0.256)
+    peak = 0.256 * 20 / 256
+    expected = [0, 1 / 3, 2 / 3, *(0.5 * (1 + math.cos(math.pi * k / 6)) for k in range(6))]
+    assert steps.rates == pytest.approx([peak * factor for factor in expected])
 
 
 def test_weights_depend_on_the_seed_alone() -> None:
