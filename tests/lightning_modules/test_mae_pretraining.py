@@ -1,5 +1,6 @@
 """Pre-training of a masked autoencoder: schedule, optimiser, gap, and resuming anywhere."""
 
+import io
 import math
 import os
 import shutil
@@ -15,6 +16,7 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -187,6 +189,32 @@ def test_every_step_draws_anew_by_the_seed(tmp_path: Path, monkeypatch: pytest.M
         assert not torch.equal(ours, theirs)
 
 
+def test_masks_of_an_evaluation_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    training, other, steps = module(seed=1), module(seed=2), Steps(monkeypatch)
+    for one in (training, other):
+        one.configure_model()
+    places = torch.arange(60)
+    before = training.fixed_noise(places)
+    run = trainer(tmp_path, callbacks=[steps])
+    run.fit(training, data())
+    assert run.current_epoch == 2
+    assert torch.equal(training.fixed_noise(places), before)
+    assert not torch.equal(other.fixed_noise(places), before)
+    # None of them is one that was trained with.
+    drawn = torch.cat([before, *(noise for _, _, noise in steps.losses)])
+    assert len(set(map(tuple, drawn.tolist()))) == 180
+
+
+def test_images_are_normalised_as_asked() -> None:
+    from torchvision.models import ViT_B_16_Weights
+
+    training = module(in_chans=3, normalisation="imagenet")
+    training.configure_model()
+    expected = ViT_B_16_Weights.IMAGENET1K_V1.transforms()
+    assert training.autoencoder.mean.tolist() == pytest.approx(expected.mean)
+    assert training.autoencoder.std.tolist() == pytest.approx(expected.std)
+
+
 def test_without_augmentation_images_are_as_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,6 +222,15 @@ def test_without_augmentation_images_are_as_they_are(
     assert not steps.crops
     for stored, (images, _, _) in zip(steps.batches, steps.losses, strict=True):
         assert torch.equal(images, stored / 255)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_what_is_compiled_is_what_trains(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda function: ("compiled", function))
+    training = module(compile=compiled)
+    training.configure_model()
+    errors = training.autoencoder.removed_errors
+    assert training._removed_errors == (("compiled", errors) if compiled else errors)
 
 
 def test_the_schedule_is_by_the_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,7 +315,13 @@ def test_artifacts_of_a_training(tmp_path: Path) -> None:
     events = EventAccumulator(str(tmp_path))
     events.Reload()
     tags = events.Tags()
-    assert {"pictures/train", "pictures/test"} <= set(tags["images"])
+    shown = DigitImagesDataModule(image_size=32, num_train=60, num_test=40)
+    shown.setup()
+    for name, stored in (("train", shown.train_set), ("test", shown.test_set)):
+        png = events.Images(f"pictures/{name}")[-1].encoded_image_string
+        grid = torch.from_numpy(np.array(Image.open(io.BytesIO(png))))[..., 0].float()
+        first = stored.all_pixels()[0, 0].float()
+        assert torch.allclose(grid[1:33, 1:33], first, atol=1), name
     logged = {"train/loss", "train/learning_rate", "val/train_loss", "val/test_loss", "val/gap"}
     assert logged <= set(tags["scalars"])
     # Another run may start from what this one made.
