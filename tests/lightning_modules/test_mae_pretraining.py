@@ -88,18 +88,19 @@ def test_schedule_equals_the_reference() -> None:
     assert np.allclose(ours, expected, atol=1e-12)
 
 
-def test_optimiser_follows_the_recipe(tmp_path: Path) -> None:
-    training = module(base_learning_rate=0.256, weight_decay=0.05)
+@pytest.mark.parametrize("given", [{}, {"betas": (0.8, 0.9)}])
+def test_optimiser_follows_the_recipe(given: dict[str, Any], tmp_path: Path) -> None:
+    training = module(base_learning_rate=0.256, weight_decay=0.07, **given)
     run = trainer(tmp_path, accumulate_grad_batches=2)
     run.fit(training, data())
     (optimizer,) = run.optimizers
     assert isinstance(optimizer, torch.optim.AdamW)
-    assert optimizer.defaults["betas"] == (0.9, 0.95)
+    assert optimizer.defaults["betas"] == given.get("betas", (0.9, 0.95))
     assert optimizer.defaults["fused"]
     # 20 images × 2 batches × 0.256 / 256.
     assert optimizer.param_groups[0]["initial_lr"] == pytest.approx(0.04)
     decay, rest = optimizer.param_groups
-    assert decay["weight_decay"] == 0.05
+    assert decay["weight_decay"] == 0.07
     assert rest["weight_decay"] == 0
     names = {id(parameter): name for name, parameter in training.named_parameters()}
     undecayed = {names[id(parameter)] for parameter in rest["params"]}
@@ -189,6 +190,17 @@ def test_every_step_draws_anew_by_the_seed(tmp_path: Path, monkeypatch: pytest.M
         assert not torch.equal(ours, theirs)
 
 
+def test_processes_seed_a_step_alike() -> None:
+    """Dropout takes each one's part of the same stream (see tests/test_data_parallel.py)."""
+    training, seeds = module(seed=1), []
+    for rank in (0, 1):
+        run: Any = SimpleNamespace(current_epoch=2, global_rank=rank)
+        training._trainer = run
+        training.on_train_batch_start((torch.empty(0), torch.empty(0)), 3)
+        seeds.append(torch.initial_seed())
+    assert seeds[0] == seeds[1]
+
+
 def test_masks_of_an_evaluation_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     training, other, steps = module(seed=1), module(seed=2), Steps(monkeypatch)
     for one in (training, other):
@@ -233,10 +245,18 @@ def test_what_is_compiled_is_what_trains(compiled: bool, monkeypatch: pytest.Mon
     assert training._removed_errors == (("compiled", errors) if compiled else errors)
 
 
-def test_the_schedule_is_by_the_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    steps = steps_of(tmp_path, monkeypatch, base_learning_rate=0.256)
-    peak = 0.256 * 20 / 256
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_the_schedule_is_by_the_step(
+    accumulate: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three epochs of three batches, the first of them warm-up."""
+    steps = Steps(monkeypatch)
+    run = trainer(tmp_path, callbacks=[steps], max_epochs=3, accumulate_grad_batches=accumulate)
+    run.fit(module(base_learning_rate=0.256), data())
+    peak = 0.256 * 20 * accumulate / 256
     expected = [0, 1 / 3, 2 / 3, *(0.5 * (1 + math.cos(math.pi * k / 6)) for k in range(6))]
+    if accumulate == 3:
+        expected = [0, 0, 0, 1, 1, 1, 0.5, 0.5, 0.5]
     assert steps.rates == pytest.approx([peak * factor for factor in expected])
 
 
