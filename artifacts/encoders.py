@@ -64,7 +64,8 @@ def read_autoencoder(path: str | Path) -> dict[str, Tensor]:
             if header.get("kind") == _KIND:
                 weights["record"] = torch.tensor([int(header["num_heads"]), 0, 0])
                 for name in ("mean", "std"):
-                    weights[name] = torch.tensor(json.loads(header[name]))
-        except (SafetensorError, LookupError, TypeError, ValueError) as error:
+                    weights[name] = torch.tensor(json.loads(header[name]), dtype=torch.float32)
+        # RuntimeError: a number that does not fit; RecursionError is one of them.
+        except (SafetensorError, LookupError, TypeError, ValueError, RuntimeError) as error:
             raise InputError(f"{path} has a damaged header ({error}); {_MADE_BY}") from error
     return weights

@@ -157,6 +157,7 @@ class PretrainingDataModule(L.LightningDataModule):
             device = "cpu" if self.trainer is None else self.trainer.strategy.root_device
             _log.info("decoding %d %s, %.2f GiB, onto %s", len(images), part, size, device)
             # Validation asks for them in inference mode, training then uses the same.
+            quiet = self.trainer is not None and self.trainer.progress_bar_callback is None
             with torch.inference_mode(False):
-                self._pixels[part] = images.all_pixels().to(device)
+                self._pixels[part] = images.all_pixels(quiet=quiet).to(device)
         return self._pixels[part]

@@ -69,7 +69,7 @@ def load_autoencoder(
             decoder=decoder,
         )
     except ValueError as error:
-        raise InputError(f"{path} is not a masked autoencoder: {error}") from error
+        raise InputError(f"{path} cannot be taken as a masked autoencoder: {error}") from error
 
 
 def require_own_training_set(probe: Probe, path: str | Path, inputs: Tensor) -> None:

@@ -20,8 +20,8 @@ class Case:
     """One mistake.
 
     Attributes:
-        stage: What is run: ``probe``, ``attack``, ``select``, ``autoencoder`` (its training), or a
-            tool by its name.
+        stage: What is run: ``probe``, ``images`` (a probe on embeddings of a folder of images),
+            ``attack``, ``select``, ``autoencoder`` (its training), or a tool by its name.
         given: Options, as on the command line.
         says: Part of the one line that the user sees.
         mistake: In words, if the options do not say it.
@@ -101,6 +101,22 @@ OPTIONS = [
     Case("autoencoder", ("--data.memory_limit=-1",), "memory_limit must not be negative"),
     Case("autoencoder", ("--data.memory_limit=.nan",), "memory_limit must not be negative"),
     Case("autoencoder", ("--data.batch_size=0",), "batch_size and num_val must be at least 1"),
+    Case("images", ("--data.images.root= ",), "root is blank"),
+    Case("images", ("--data.images.task=[0, 1]",), "classes are named, not numbered: 'cats', "),
+    Case("images", ("--data.images.task=[cat, dogs]",), "no class 'cat'; the closest of 2 is"),
+    Case("images", ("--data.cache_dir=",), "data.cache_dir must be a folder for embeddings"),
+    Case("images", ("--data.cache_dir=README.md",), "data.cache_dir must be a folder"),
+    Case("images", ("--data.backbone=mae",), "give a masked autoencoder's file as `weights`"),
+    Case(
+        "images",
+        ("--data.backbone=mae", "--data.weights=nowhere"),
+        "no weights file of mae at nowhere; give another one as data.weights",
+    ),
+    Case(
+        "images",
+        ("--data.backbone=clip_vit_l14", "--data.images.image_size=13"),
+        "image_size 13 is no multiple of the patch size 14",
+    ),
     Case("report", ("--metrics=",), "no metrics file at"),
     Case("report", ("--metrics=/",), "no metrics file at /"),
     Case("merge", ("--parts=", "--output=x"), "no files match"),

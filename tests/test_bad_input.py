@@ -20,7 +20,14 @@ from commands.pipeline import Stage, pipeline
 from lightning_modules.victim import load_probe
 from tests import bad_input
 from tests.bad_input import ARTIFACTS, FILES, OPTIONS, PIPELINES, Case
-from tests.conftest import REPOSITORY, SMALL_ATTACK, SMALL_PROBE, quiet, run_cli
+from tests.conftest import (
+    REPOSITORY,
+    SMALL_ATTACK,
+    SMALL_PROBE,
+    quiet,
+    random_image_folder,
+    run_cli,
+)
 
 CONFIG = f"--config={REPOSITORY}/configs/quickstart"
 
@@ -39,8 +46,15 @@ def one_line(words: list[str]) -> str:
 @pytest.mark.parametrize("case", OPTIONS, ids=lambda case: " ".join([case.stage, *case.given])[:70])
 def test_options(case: Case, small_probe: Path, small_candidates: Path, tmp_path: Path) -> None:
     root = quiet(tmp_path / "run")
+    folder = random_image_folder(tmp_path / "images", {"cats": 4, "dogs": 4})
     stages = {
         "probe": ["fit", f"{CONFIG}/probe.yaml", *root, *SMALL_PROBE],
+        "images": [
+            *("fit", f"{CONFIG}/probe.yaml", *root, "--data=datamodules.EmbeddingsDataModule"),
+            "--data.images=datamodules.ImageFolderDataModule",
+            *(f"--data.images.root={folder}", "--data.images.image_size=8", "--data.num_train=4"),
+            *("--data.backbone=identity", f"--data.cache_dir={tmp_path}/cache"),
+        ],
         "attack": [
             *("fit", f"{CONFIG}/reconstruct.yaml", *root, *SMALL_ATTACK),
             f"--model.probe={small_probe}",
