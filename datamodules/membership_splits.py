@@ -14,6 +14,7 @@ from artifacts.membership_splits import (
     read_membership_splits,
     write_membership_splits,
 )
+from artifacts.training_record import digest_of_images
 from datamodules.image_data import ImageDataModule
 from datamodules.image_sets import ImageSet
 from datamodules.membership_parts import DEFAULT_SIZES, PartSizes, draw_parts
@@ -146,7 +147,7 @@ class MembershipSplits(PretrainingDataModule):
             )
             return
         if stage in ("fit", "validate"):
-            train = "pool" if self.part == "pool" else f"{self.part}_train"
+            train = self._training_part(self.part)
             held_out = "target_test" if self.part == "target" else "shadow_test"
         else:
             train, held_out = "target_train", "target_test"
@@ -162,6 +163,32 @@ class MembershipSplits(PretrainingDataModule):
         """The images of each part by name, after ``setup``."""
         assert self._parts is not None, "setup comes first"
         return self._parts
+
+    @property
+    def trained_on(self) -> tuple[str, str]:
+        """The part that ``fit`` trains on, and its digest."""
+        return self.part, self._digest(self._training_part(self.part))
+
+    @property
+    def training_digests(self) -> dict[str, str]:
+        """Digest of the training images of each part that the split claims to be trained on.
+
+        The target's are not among them if they lie in ``members``: then it is the question whether
+        it was trained on those.
+        """
+        return {
+            name.removesuffix("_train"): self._digest(name)
+            for name, part in self.parts.items()
+            if (name == "pool" or name.endswith("_train")) and part.source != "members"
+        }
+
+    @staticmethod
+    def _training_part(part: str) -> str:
+        return "pool" if part == "pool" else f"{part}_train"
+
+    def _digest(self, name: str) -> str:
+        part = self.parts[name]
+        return digest_of_images(part.dataset, part.identifiers)
 
     def images_of(self, name: str) -> ImageSet:
         """The images of a part, in the order of the split.

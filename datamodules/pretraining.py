@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from artifacts.errors import InputError
+from artifacts.training_record import digest_of_images
 from datamodules.image_data import ImageDataModule
 from datamodules.image_sets import ImageSet
 from datamodules.pixel_batches import EpochBatches, PixelBatches, ResumableLoader
@@ -37,7 +38,7 @@ class PretrainingDataModule(L.LightningDataModule):
         seed: Chooses the order of training images and those of validation.
 
     Raises:
-        InputError: A number is not positive.
+        InputError: A number is not positive, or the seed is negative.
     """
 
     def __init__(
@@ -55,6 +56,8 @@ class PretrainingDataModule(L.LightningDataModule):
             raise InputError(
                 f"batch_size and num_val must be at least 1, got {batch_size} and {num_val}"
             )
+        if not 0 <= seed < 2**63:
+            raise InputError(f"data.seed must be in [0, 2^63), got {seed}")
         self.images = images
         self.batch_size = batch_size
         self.num_val = num_val
@@ -88,6 +91,11 @@ class PretrainingDataModule(L.LightningDataModule):
                 raise InputError(f"'{self.images.name}' leaves no {part}")
         for part in MEMBERSHIP:
             self._sets[f"sampled {part}"] = self._sample(self._sets[part])
+
+    @property
+    def trained_on(self) -> tuple[str, str]:
+        """What ``fit`` trains on: the part of a membership split, if any, and a digest."""
+        return "", digest_of_images(self.images.name, self.images.train_set.identifiers)
 
     def first_images(self, number: int) -> list[Tensor]:
         """The first members and the first non-members, each (number, C, S, S) in uint8."""

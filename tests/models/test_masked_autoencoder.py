@@ -177,6 +177,8 @@ def test_bad_arguments_are_refused(golden: Golden) -> None:
     images = torch.rand(2, 3, 32, 32, dtype=torch.float64)
     with pytest.raises(ValueError, match="mask ratio must be in"):
         model(images, 1.0)
+    with pytest.raises(ValueError, match="leaves none of 16 patches visible"):
+        masking_from_noise(torch.rand(1, 16), 0.999)
     with pytest.raises(ValueError, match="removes none of 16"):
         masking_from_noise(torch.rand(2, 16), 1e-17)
     with pytest.raises(ValueError, match="noise has shape"):
