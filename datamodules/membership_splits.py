@@ -1,5 +1,6 @@
 """Members, non-members and the attacker's own images: the parts of a membership attack."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -39,6 +40,22 @@ class AttackerLoaders:
     shadow_test: ResumableLoader
     population: ResumableLoader
     downstream: ResumableLoader | None
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Batches of a loader that Lightning leaves as it is.
+
+    It would make a plain loader anew, with a sampler that remembers the index of every image.
+    """
+
+    loader: DataLoader[tuple[Tensor, Tensor]]
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return iter(self.loader)
 
 
 class MembershipSplits(PretrainingDataModule):
@@ -120,6 +137,7 @@ class MembershipSplits(PretrainingDataModule):
         self.splits = splits
         self._parts: dict[str, Part] | None = None
         self._everything: dict[str, ImageSet] = {}
+        self._attackers_images: dict[bytes, str] | None = None
 
     def prepare_data(self) -> None:
         """Downloads what the sources may download."""
@@ -209,16 +227,39 @@ class MembershipSplits(PretrainingDataModule):
             )
         return everything.subset([index[identifier] for identifier in part.identifiers])
 
-    def predict_dataloader(self) -> DataLoader[tuple[Tensor, Tensor]]:
+    def predict_dataloader(self) -> "Stream":
         """The questioned images, in order."""
-        # Lightning makes it anew from its arguments, which must be those of a plain loader.
         workers = self.sources.get("questioned", self.images).num_workers
-        return DataLoader(self._sets["questioned"], batch_size=self.batch_size, num_workers=workers)
+        return Stream(
+            DataLoader(self._sets["questioned"], batch_size=self.batch_size, num_workers=workers)
+        )
 
     @property
     def questioned_identifiers(self) -> list[str]:
         """Name of each questioned image, in order."""
         return self._sets["questioned"].identifiers
+
+    def attackers_part(self, number: int) -> str:
+        """The part of the attacker that holds a questioned image, if one does, by stored content.
+
+        Args:
+            number: Of the questioned image.
+
+        Returns:
+            The part's name; empty if no attack has learned from the image.
+        """
+        if "questioned" not in self.sources:
+            return ""
+        if self._attackers_images is None:
+            self._attackers_images = {
+                digest: name
+                for name in self.parts
+                if name not in ("target_train", "target_test")
+                for digest in self.images_of(name).digests()
+            }
+        questioned = self._sets["questioned"]
+        digest = questioned.collection.digest(int(questioned.indices[number]))
+        return self._attackers_images.get(digest, "")
 
     def attacker_loaders(self) -> AttackerLoaders:
         """What the attack learns from."""

@@ -121,11 +121,13 @@ class MembershipInference(L.LightningModule):
 
         Raises:
             InputError: A file is missing, of no use, in a role that is not its own, of another
-                split, or of other sizes than the target.
+                split, or of other sizes than the target; or there are several devices.
         """
         data: Any = getattr(self.trainer, "datamodule", None)
         if not hasattr(data, "attacker_loaders"):
             raise InputError("MembershipInference needs --data=datamodules.MembershipSplits")
+        if self.trainer.world_size > 1:
+            raise InputError("MembershipInference runs on one device: set trainer.devices to 1")
         if len(data.shadow_names) != self.num_shadows:
             raise InputError(
                 f"data.num_shadows is {len(data.shadow_names)}, but there are {self.num_shadows} "
