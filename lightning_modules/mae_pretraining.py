@@ -13,6 +13,7 @@ from torchmetrics.classification import BinaryAUROC
 
 from artifacts.errors import InputError
 from artifacts.training_record import ENTRY, TrainingRecord
+from lightning_modules.membership_roles import require_shadow_of
 from lightning_modules.schedules import adamw_with_warmup, scaled_learning_rate
 from lightning_modules.victim import load_autoencoder
 from models.augmentation import random_resized_crop, resize
@@ -58,6 +59,9 @@ class MAEPretraining(L.LightningModule):
             deviation, ``"none"`` leaves images in [0, 1].
         weights: A file of a masked autoencoder to start from; sizes, normalisation and target come
             from it.
+        attacked: The file of the encoder that this model is to be a shadow of: another size (or
+            mask ratio, if the file tells it) is refused before anything is trained. Nothing else
+            is taken from it.
         compile: Compile the model (worth it on a GPU).
         seed: Of the initial weights and of everything random in a step.
 
@@ -89,6 +93,7 @@ class MAEPretraining(L.LightningModule):
         crop_scale: Sequence[float] = (0.2, 1.0),
         normalisation: Literal["imagenet", "none"] = "imagenet",
         weights: str | None = None,
+        attacked: str | None = None,
         compile: bool = False,
         seed: int = 0,
     ) -> None:
@@ -121,6 +126,7 @@ class MAEPretraining(L.LightningModule):
         self.crop_scale = crop_scale
         self.normalisation = normalisation
         self.weights = weights
+        self.attacked = attacked
         self.compile_model = compile
         self.seed = seed
         self.size, self.image_size, self.in_chans = size, image_size, in_chans
@@ -174,6 +180,8 @@ class MAEPretraining(L.LightningModule):
                     self.model.mean.copy_(torch.tensor(IMAGENET_MEAN))
                     self.model.std.copy_(torch.tensor(IMAGENET_STD))
         self.require_mask_ratio()
+        if self.attacked is not None:
+            require_shadow_of(self.attacked, self.model, self.mask_ratio)
         self._removed_errors: Any = self.model.removed_errors
         if self.compile_model:
             self._removed_errors = torch.compile(self.model.removed_errors)

@@ -10,7 +10,12 @@ from torch import Tensor, nn
 
 from artifacts.errors import InputError
 from artifacts.training_record import TrainingRecord
-from attacks.membership import best_threshold, bootstrap_intervals, membership_metrics
+from attacks.membership import (
+    best_threshold,
+    bootstrap_intervals,
+    membership_metrics,
+    unresolvable_rates,
+)
 from attacks.membership_baselines import DownstreamClassifier
 from attacks.membership_scores import MembershipAttack
 from attacks.membership_suite import (
@@ -279,7 +284,10 @@ class MembershipInference(L.LightningModule):
                 "shadow": membership_metrics(*attack.shadow_scores, attack.threshold),
                 "asr_best_threshold": membership_metrics(members, non_members, best)["asr"],
             }
-            self.log_dict({f"membership/{name}/{key}": value for key, value in measured.items()})
+            notes = unresolvable_rates(len(non_members))
+            self.metrics["notes"] = notes
+            shown = {key: value for key, value in measured.items() if key not in notes}
+            self.log_dict({f"membership/{name}/{key}": value for key, value in shown.items()})
 
     def joined_scores(self, name: str) -> tuple[Tensor, Tensor]:
         """All scores of members (m,) and non-members (n,) by one attack."""

@@ -11,7 +11,12 @@ from torch import nn
 
 from artifacts.errors import InputError
 from artifacts.training_record import TrainingRecord
+from lightning_modules.victim import load_autoencoder
 from models.mae_weights import PretrainedAutoencoder
+from models.masked_autoencoder import MaskedAutoencoder
+
+# What a decoder needs of its encoder.
+SIZES_OF_DECODER = ("embed_dim", "patch_size", "image_size", "in_chans")
 
 
 def require_same_split(
@@ -35,6 +40,44 @@ def require_same_split(
             f"{path} was trained as '{record.part}' of another split than this one; give "
             "--data.splits the membership_splits.json of its run"
         )
+
+
+def require_shadow_of(path: str, shadow: MaskedAutoencoder, mask_ratio: float) -> None:
+    """Refuses a shadow of another size, or mask ratio, than the attacked encoder's.
+
+    Args:
+        path: The attacked encoder's file.
+        shadow: The model that is to be trained.
+        mask_ratio: With which it is to be trained.
+
+    Raises:
+        InputError: The file is of no use, or something differs.
+    """
+    attacked = load_autoencoder(path)
+    theirs, ours = _sizes(attacked.model), _sizes(shadow)
+    wrong = [name for name in ours if ours[name] != theirs[name]]
+    if wrong:
+        raise InputError(
+            f"the encoder in {path} has "
+            + ", ".join(f"{name} {theirs[name]}" for name in wrong)
+            + "; this model has "
+            + ", ".join(str(ours[name]) for name in wrong)
+            + ": a shadow is to have the size of the attacked encoder"
+        )
+    record = attacked.training.of_encoder if attacked.training else None
+    if record is not None and record.mask_ratio != mask_ratio:
+        raise InputError(
+            f"the encoder in {path} was trained at mask ratio {record.mask_ratio:g}; set "
+            f"model.mask_ratio to that, not to {mask_ratio:g}"
+        )
+
+
+def _sizes(model: MaskedAutoencoder) -> dict[str, int]:
+    """What the encoder of a shadow should have as the attacked one has it."""
+    blocks = model.encoder.get_submodule("blocks")
+    assert isinstance(blocks, nn.Sequential)
+    sizes = {name: getattr(model, name) for name in SIZES_OF_DECODER}
+    return {**sizes, "depth": len(blocks)}
 
 
 def require_attackers_decoder(

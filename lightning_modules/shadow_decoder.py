@@ -9,7 +9,11 @@ import torch
 from artifacts.errors import InputError
 from artifacts.training_record import TrainingRecord
 from lightning_modules.mae_pretraining import MAEPretraining
-from lightning_modules.membership_roles import require_attackers_decoder, require_same_split
+from lightning_modules.membership_roles import (
+    SIZES_OF_DECODER,
+    require_attackers_decoder,
+    require_same_split,
+)
 from lightning_modules.victim import load_autoencoder
 from models.mae_weights import DecoderSize, PretrainedAutoencoder
 
@@ -108,7 +112,7 @@ class ShadowDecoder(MAEPretraining):
         if not shadow.has_decoder:
             raise InputError(f"{path} holds an encoder without a decoder; give a whole autoencoder")
         model = shadow.model
-        for name in ("embed_dim", "patch_size", "image_size", "in_chans"):
+        for name in SIZES_OF_DECODER:
             ours, theirs = getattr(simulated, name), getattr(model, name)
             if ours != theirs:
                 raise InputError(

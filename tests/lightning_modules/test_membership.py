@@ -205,7 +205,12 @@ class LiveTensors(L.Callback):
     counts: ClassVar[list[int]] = []
 
     def on_predict_batch_start(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: object, batch_idx: int
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        batch: object,
+        batch_idx: int,
+        dataloader_idx: int = 0,
     ) -> None:
         # Lightning's own sampler would keep the index of every image.
         loader: Any = trainer.predict_dataloaders
