@@ -280,6 +280,24 @@ def test_the_quickstart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert run_cli("report", "--table=seeds", f"--run={tmp_path / 'run'}") == 0
     printed = capsys.readouterr().out
     assert "Membership attacks over seeds 3, 4" in printed
+    # What each step gains, from the same run.
+    gains = yaml.safe_load((CONFIGS / "quickstart/membership_gains.yaml").read_text())
+    gains |= {"run": content["run"], "grid": content["grid"]}
+    options = content["stages"]["attack_seed{seed}"]["options"]
+    gains["stages"]["independent_masks_seed{seed}"]["options"] |= {
+        name: options[name] for name in (*still, *QUICK["attack"])
+    }
+    path.write_text(yaml.safe_dump(gains, sort_keys=False), encoding="utf-8")
+    assert run_cli("pipeline", f"--config={path}") == 0
+    assert "What each step gains, seeds 3, 4" in capsys.readouterr().out
+    for seed in (3, 4):
+        ours, theirs = (
+            json.loads((tmp_path / "run" / f"{stage}_seed{seed}" / "metrics.json").read_text())
+            for stage in ("attack", "independent_masks")
+        )
+        # Baseline D's masks are independent in any case.
+        assert ours["attacks"]["baseline_d"] == theirs["attacks"]["baseline_d"]
+        assert ours["attacks"]["combined"] != theirs["attacks"]["combined"]
     assert "upper bound" in printed
     assert (tmp_path / "run" / "report.html").is_file()
 
@@ -311,6 +329,7 @@ def test_without_the_members_not_a_bit_of_the_attack_changes(tmp_path: Path) -> 
     attack["options"] |= {f"data.questioned{name}": value for name, value in files.items()}
     attack["options"]["trainer.callbacks"] = "callbacks.MembershipScoreWriter"
     del attack["inputs"]["model.true_target"]
+    attack["options"]["model.true_target"] = None
     path = tmp_path / "small.yaml"
 
     def run(name: str) -> Path:
