@@ -58,12 +58,11 @@ def gains_section(run: str) -> Section:
         for stage in (_ATTACK, _INDEPENDENT)
     }
     rows = [[title, *_cells(found, without, with_it)] for title, without, with_it in _STEPS]
-    first = found[_ATTACK][0]
     table = Table(
         f"What each step gains, seeds {', '.join(seeds)}",
         ["step", *(f"{title}{what}" for title in _METRICS.values() for what in ("", " gain"))],
         rows,
-        f"Without → with; {first['num_masks']} masks. ± is half of the 95% interval of the mean "
+        "Without → with. ± is half of the 95% interval of the mean "
         "gain over seeds (Student's t), which a single seed has not.",
     )
     return Section(

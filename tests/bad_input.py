@@ -20,7 +20,8 @@ class Case:
     """One mistake.
 
     Attributes:
-        stage: What is run: ``probe``, ``attack``, ``select``, or a tool by its name.
+        stage: What is run: ``probe``, ``attack``, ``select``, ``mae``, ``membership``, or a tool by
+            its name.
         given: Options, as on the command line.
         says: Part of the one line that the user sees.
         mistake: In words, if the options do not say it.
@@ -90,6 +91,11 @@ OPTIONS = [
     Case("select", (f"--model.min_draws={HUGE}",), "no cluster has candidates of"),
     Case("select", ("--trainer.limit_predict_batches=0",), "predict had nothing to do"),
     Case("select", ("--data.candidates=",), "no candidates file at"),
+    Case("mae", ("--model.mask_ratio=0.999",), "patches visible; take one below"),
+    Case("membership", ("--model.attacks=[]",), "must name at least one attack"),
+    Case("membership", ("--model.attacks=[paper, paper]",), "each once"),
+    Case("membership", ("--model.seed=-1",), "model.seed in [0, 2^63)"),
+    Case("membership", ("--data.seed=-1",), "data.seed must be in [0, 2^63)"),
     Case("report", ("--metrics=",), "no metrics file at"),
     Case("report", ("--metrics=/",), "no metrics file at /"),
     Case("merge", ("--parts=", "--output=x"), "no files match"),
