@@ -47,7 +47,7 @@ def count_visible(num_patches: int, mask_ratio: float) -> int:
     if num_visible == 0:
         raise ValueError(
             f"mask ratio {mask_ratio} leaves none of {num_patches} patches visible; take one "
-            f"below {1 - 1 / num_patches:.4g}"
+            f"below {1 - 1 / num_patches:.4g}, or smaller patches"
         )
     return num_visible
 

@@ -155,6 +155,10 @@ def test_any_patch_and_ratio(patch: int, ratio: float) -> None:
     model = MaskedAutoencoder(8, patch, 1, 16, 1, 2, 8, 3, 1)
     images = torch.rand(2, 1, 8, 8)
     num_patches = (8 // patch) ** 2
+    if int(num_patches * (1 - ratio)) == 0:
+        with pytest.raises(ValueError, match="patches visible"):
+            model(images, ratio)
+        return
     loss, prediction, mask = model(images, ratio)
     assert prediction.shape == (2, num_patches, patch**2)
     assert mask.sum(dim=1).tolist() == [num_patches - int(num_patches * (1 - ratio))] * 2
