@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from artifacts.errors import InputError, require_seed
+from artifacts.training_record import digest_of_images
 from datamodules.image_data import ImageDataModule
 from datamodules.image_sets import ImageSet
 from datamodules.pixel_batches import EpochBatches, PixelBatches, ResumableLoader
@@ -92,6 +93,11 @@ class PretrainingDataModule(L.LightningDataModule):
                 raise InputError(f"'{self.images.name}' leaves no {part}")
         for part in MEMBERSHIP:
             self._sets[f"sampled {part}"] = self._sample(self._sets[part])
+
+    @property
+    def trained_on(self) -> tuple[str, str]:
+        """What ``fit`` trains on: the part of a membership split, if any, and a digest."""
+        return "", digest_of_images(self.images.name, self.images.train_set.identifiers)
 
     def first_images(self, number: int) -> list[Tensor]:
         """The first members and the first non-members, each (number, C, S, S) in uint8."""

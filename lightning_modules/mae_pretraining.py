@@ -12,13 +12,16 @@ from torchmetrics import MeanMetric
 from torchmetrics.classification import BinaryAUROC
 
 from artifacts.errors import InputError, require_seed
+from artifacts.training_record import ENTRY, TrainingRecord
 from lightning_modules.global_batch import share_of_batch
+from lightning_modules.membership_roles import require_shadow_of
 from lightning_modules.schedules import adamw_with_warmup, scaled_learning_rate
 from lightning_modules.victim import load_autoencoder
 from models.augmentation import CROP_NOISE, random_resized_crop, resize
 from models.mae_sizes import masked_autoencoder
 from models.mae_weights import IMAGENET_MEAN, IMAGENET_STD
 from models.masked_autoencoder import MaskedAutoencoder
+from models.patch_masking import count_visible
 from models.sample_noise import sample_noise
 
 # What random numbers are for; those of the two have nothing in common.
@@ -65,6 +68,9 @@ class MAEPretraining(L.LightningModule):
             deviation, ``"none"`` leaves images in [0, 1].
         weights: A file of a masked autoencoder to start from; sizes, normalisation and target come
             from it.
+        attacked: The file of the encoder that this model is to be a shadow of: another size (or
+            mask ratio, if the file tells it) is refused before anything is trained. Nothing else
+            is taken from it.
         compile: Compile the model (worth it on a GPU).
         seed: Of the initial weights and of everything random in a step.
 
@@ -96,6 +102,7 @@ class MAEPretraining(L.LightningModule):
         crop_scale: Sequence[float] = (0.2, 1.0),
         normalisation: Literal["imagenet", "none"] = "imagenet",
         weights: str | None = None,
+        attacked: str | None = None,
         compile: bool = False,
         seed: int = 0,
     ) -> None:
@@ -127,6 +134,7 @@ class MAEPretraining(L.LightningModule):
         self.crop_scale = crop_scale
         self.normalisation = normalisation
         self.weights = weights
+        self.attacked = attacked
         self.compile_model = compile
         self.seed = seed
         self.size, self.image_size, self.in_chans = size, image_size, in_chans
@@ -146,6 +154,8 @@ class MAEPretraining(L.LightningModule):
             "decoder_dropout": decoder_dropout,
         }
         self.model: MaskedAutoencoder | None = None
+        self.training_record: TrainingRecord | None = None
+        self._starts_from_owners_decoder = False
         self.train_error, self.test_error = MeanMetric(), MeanMetric()
         self.membership = BinaryAUROC(ignore_index=_REPEATED)
 
@@ -159,7 +169,7 @@ class MAEPretraining(L.LightningModule):
         """Builds the model, with weights that depend on the seed alone.
 
         Raises:
-            InputError: Sizes do not fit each other, or the file to start from is of no use.
+            InputError: Sizes do not fit each other or the mask ratio, or a file is of no use.
         """
         if self.model is not None:
             return
@@ -177,20 +187,38 @@ class MAEPretraining(L.LightningModule):
                 if self.normalisation == "imagenet":
                     self.model.mean.copy_(torch.tensor(IMAGENET_MEAN))
                     self.model.std.copy_(torch.tensor(IMAGENET_STD))
+        self.require_mask_ratio()
+        if self.attacked is not None:
+            require_shadow_of(self.attacked, self.model, self.mask_ratio)
         self._removed_errors: Any = self.model.removed_errors
         if self.compile_model:
             self._removed_errors = torch.compile(self.model.removed_errors)
 
+    def require_mask_ratio(self) -> None:
+        """Checks that some patches are masked and others are visible.
+
+        Raises:
+            InputError: They are not.
+        """
+        try:
+            count_visible(self.autoencoder.num_patches, self.mask_ratio)
+        except ValueError as error:
+            raise InputError(f"model.mask_ratio: {error}") from error
+
     def _loaded(self, path: str) -> MaskedAutoencoder:
         """The autoencoder in a file, with the options that a file does not hold."""
         heads = self._options.get("num_heads")
-        model = load_autoencoder(
+        loaded = load_autoencoder(
             path,
             image_size=self.image_size,
             num_heads=None if heads is None else int(heads),
             # Where it is not asked for, the file's own, if it says.
             norm_pix_loss=True if self._options["norm_pix_loss"] else None,
-        ).model
+        )
+        record, model = loaded.training, loaded.model
+        self._starts_from_owners_decoder = (
+            loaded.has_decoder and record is not None and record.part == "target"
+        )
         blocks = model.encoder.get_submodule("blocks")
         assert isinstance(blocks, nn.Sequential)
         found = {"patch_size": model.patch_size, "embed_dim": model.embed_dim, "depth": len(blocks)}
@@ -218,6 +246,29 @@ class MAEPretraining(L.LightningModule):
                 f"the images have {channels} channel(s), the model takes {self.in_chans}; "
                 f"set model.in_chans to {channels}, or the images' in_chans to {self.in_chans}"
             )
+
+    def on_fit_start(self) -> None:
+        """Notes for checkpoints what the model is trained on."""
+        self.training_record = self.record_of_training()
+
+    def record_of_training(self) -> TrainingRecord:
+        """What checkpoints say about this training.
+
+        Raises:
+            InputError: A shadow would start from the decoder that the target's owner keeps.
+        """
+        part, images = self.trainer.datamodule.trained_on  # type: ignore[attr-defined]
+        if self._starts_from_owners_decoder and part not in ("", "target"):
+            raise InputError(
+                f"{self.weights} holds the target's own decoder, which no attacker has: start "
+                f"'{part}' from the encoder.safetensors of that run"
+            )
+        return TrainingRecord("autoencoder", self.mask_ratio, part, images)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Says in the checkpoint what the model was trained on."""
+        if self.training_record is not None:
+            checkpoint[ENTRY] = self.training_record.as_dict()
 
     def forward(self, images: Tensor) -> Tensor:
         """Images (N, c, S, S) in [0, 1] to the encoder's tokens (N, 1 + L, D), nothing masked."""

@@ -21,7 +21,8 @@ class Case:
 
     Attributes:
         stage: What is run: ``probe``, ``images`` (a probe on embeddings of a folder of images),
-            ``attack``, ``select``, ``autoencoder`` (its training), or a tool by its name.
+            ``attack``, ``select``, ``autoencoder`` (its training), ``membership``, or a tool by its
+            name.
         given: Options, as on the command line.
         says: Part of the one line that the user sees.
         mistake: In words, if the options do not say it.
@@ -117,6 +118,11 @@ OPTIONS = [
         ("--data.backbone=clip_vit_l14", "--data.images.image_size=13"),
         "image_size 13 is no multiple of the patch size 14",
     ),
+    Case("autoencoder", ("--model.mask_ratio=0.999",), "patches visible; take one below"),
+    Case("membership", ("--model.attacks=[]",), "must name at least one attack"),
+    Case("membership", ("--model.attacks=[paper, paper]",), "each once"),
+    Case("membership", ("--model.seed=-1",), "seed must be from 0 to 2^63 - 1"),
+    Case("membership", ("--data.seed=-1",), "seed must be from 0 to 2^63 - 1"),
     Case("report", ("--metrics=",), "no metrics file at"),
     Case("report", ("--metrics=/",), "no metrics file at /"),
     Case("merge", ("--parts=", "--output=x"), "no files match"),

@@ -64,6 +64,9 @@ def test_options(case: Case, small_probe: Path, small_candidates: Path, tmp_path
             f"--data.candidates={small_candidates}",
         ],
         "autoencoder": ["fit", f"{CONFIG}/mae.yaml", *root],
+        "membership": [
+            *("test", f"{CONFIG}/membership_data.yaml", f"{CONFIG}/membership_attack.yaml", *root),
+        ],
     }
     assert case.says in one_line([*stages.get(case.stage, [case.stage]), *case.given])
     made = {path.suffix for path in tmp_path.rglob("*")}
