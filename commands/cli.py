@@ -199,6 +199,9 @@ class AfterimageCLI(LightningCLI):
             content = read_checkpoint(path, what="checkpoint of a run", made_by=advice)
             if not {"state_dict", "pytorch-lightning_version"} <= content.keys():
                 raise InputError(f"{path} is not a checkpoint of a run; {advice}")
+        if subcommand == "predict":
+            # Callbacks write what is predicted, batch by batch: any number of images may come.
+            kwargs["return_predictions"] = False
         if kwargs.get("weights_only") is None:
             kwargs["weights_only"] = True
         return kwargs

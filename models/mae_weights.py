@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from artifacts.training_record import TrainingRecord
 from models.masked_autoencoder import MaskedAutoencoder
 
 # What the published weights were trained with, under every name.
@@ -32,11 +33,13 @@ class PretrainedAutoencoder:
         origin: Whose names the entries had: ``"afterimage"``, ``"official"`` (timm's are the same)
             or ``"transformers"``.
         has_decoder: Whether the decoder's weights are trained; otherwise they are fresh.
+        training: What its file says about its training, if anything.
     """
 
     model: MaskedAutoencoder
     origin: str
     has_decoder: bool
+    training: TrainingRecord | None = None
 
 
 # From transformers' names to the published ones, after the query, key and value are joined.

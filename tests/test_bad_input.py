@@ -63,6 +63,10 @@ def test_options(case: Case, small_probe: Path, small_candidates: Path, tmp_path
             *("predict", f"{CONFIG}/select.yaml", *root),
             f"--data.candidates={small_candidates}",
         ],
+        "autoencoder": ["fit", f"{CONFIG}/mae.yaml", *root],
+        "membership": [
+            *("test", f"{CONFIG}/membership_data.yaml", f"{CONFIG}/membership_attack.yaml", *root),
+        ],
     }
     assert case.says in one_line([*stages.get(case.stage, [case.stage]), *case.given])
     made = {path.suffix for path in tmp_path.rglob("*")}

@@ -122,6 +122,11 @@ def test_own_files(model: MaskedAutoencoder, images: Tensor, tmp_path: Path) -> 
         loaded = load_autoencoder(tmp_path / name)
         assert (loaded.origin, loaded.has_decoder) == ("afterimage", True)
         assert torch.equal(loaded.model(images, 0.5, NOISE)[0], model(images, 0.5, NOISE)[0])
+    # Heads that are not what the width suggests.
+    unusual = MaskedAutoencoder(32, 8, 3, 64, 1, 4, 64, 1, 2).eval()
+    save_file(unusual.state_dict(), str(tmp_path / "unusual.safetensors"))
+    loaded = load_autoencoder(tmp_path / "unusual.safetensors")
+    assert torch.equal(loaded.model(images, 0.5, NOISE)[0], unusual(images, 0.5, NOISE)[0])
 
 
 def test_exported_encoder_is_loaded_here_and_by_timm(
