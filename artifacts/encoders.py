@@ -5,12 +5,10 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from artifacts.errors import InputError
-from artifacts.files import atomic_path
-from artifacts.tensors import package_version
+from artifacts.tensors import package_version, write_safetensors
 from artifacts.weights import read_state_dict
 
 _KIND = "encoder"
@@ -42,9 +40,7 @@ def write_encoder(
         "mean": json.dumps(mean.tolist()),
         "std": json.dumps(std.tolist()),
     }
-    tensors = {name: value.detach().cpu().contiguous() for name, value in weights.items()}
-    with atomic_path(path) as temporary:
-        save_file(tensors, str(temporary), metadata=metadata)
+    write_safetensors(path, weights, metadata)
 
 
 def read_autoencoder(path: str | Path) -> dict[str, Tensor]:
