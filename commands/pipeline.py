@@ -15,7 +15,7 @@ from artifacts.errors import InputError
 from artifacts.files import read_json, require_file, sha256_of_file, write_json
 from artifacts.tensors import package_version
 from artifacts.weights import sha256_of_content
-from commands.scale import Scale
+from commands.scale import Scale, Value
 
 
 @dataclass
@@ -41,13 +41,13 @@ class Stage:
     config: list[str] = field(default_factory=list)
     inputs: dict[str, str] = field(default_factory=dict)
     outputs: list[str] = field(default_factory=list)
-    options: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Value] = field(default_factory=dict)
 
 
 def pipeline(
     run: str,
     stages: dict[str, Stage],
-    grid: dict[str, list[Any]] | None = None,
+    grid: dict[str, list[Value]] | None = None,
     scale: Scale | None = None,
     *,
     dispatch: Callable[[list[str]], None],
@@ -113,7 +113,7 @@ def pipeline(
     _say(f"all {len(stages)} stages are complete; results are in {run}")
 
 
-def expand_grid(stages: dict[str, Stage], grid: dict[str, list[Any]]) -> dict[str, Stage]:
+def expand_grid(stages: dict[str, Stage], grid: dict[str, list[Value]]) -> dict[str, Stage]:
     """Repeats stages for every combination of the grid's values.
 
     Args:

@@ -249,6 +249,15 @@ def test_files_of_earlier_stages_count_wherever_they_are_named(tmp_path: Path) -
         (run / changed).write_text("b")
 
 
+def test_options_that_name_a_class_are_passed_on(own_copy: Path) -> None:
+    callback = {"class_path": "callbacks.LastCheckpoint", "init_args": {"interval": 0.0}}
+    config = small_pipeline(own_copy, reconstruct={"trainer.callbacks+": callback})
+    assert run_cli("pipeline", "--config", config) == 0
+    stage = yaml.safe_load((own_copy / "reconstruct/config.yaml").read_text())
+    last = stage["trainer"]["callbacks"][-1]
+    assert (last["class_path"], last["init_args"]["interval"]) == ("callbacks.LastCheckpoint", 0.0)
+
+
 def test_a_failing_stage_stops_the_chain(tmp_path: Path) -> None:
     ran: list[str] = []
 
