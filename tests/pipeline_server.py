@@ -49,16 +49,21 @@ class PipelineServer:
         assert self.process.stdout is not None
         return int(self.process.stdout.readline())
 
-    def run(self, config: Path, kill_when: Callable[[], bool] = lambda: False) -> int:
-        """Runs a pipeline, kills it when told to, and returns its exit code."""
+    def run(self, config: Path, kill_when: Callable[[float], bool] = lambda spent: False) -> int:
+        """Runs a pipeline, kills it when told to, and returns its exit code.
+
+        Args:
+            config: The pipeline.
+            kill_when: Asked again and again with the seconds that the process has computed for,
+                which other work on the machine does not change.
+        """
         assert self.process.stdin is not None
         self.process.stdin.write(f"{config}\n")
         self.process.stdin.flush()
         child = self._number()
-        with contextlib.suppress(ProcessLookupError):  # It ended by itself.
-            while not kill_when():
-                os.kill(child, 0)
-                time.sleep(0.001)
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # It ended by itself.
+            while not kill_when(_seconds(child)):
+                time.sleep(0.002)
             os.kill(child, signal.SIGKILL)
         return self._number()
 
@@ -67,3 +72,9 @@ class PipelineServer:
         self.process.kill()
         self.process.wait()
         self.log.close()
+
+
+def _seconds(process: int) -> float:
+    """Seconds that a process has computed for; see proc(5)."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

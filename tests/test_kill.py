@@ -5,7 +5,7 @@ import json
 import random
 import shutil
 import signal
-import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -118,14 +118,25 @@ def is_complete(stage: Path) -> bool:
     return marker.exists() and json.loads(marker.read_text())["status"] == "complete"
 
 
-def at(seconds: float, stage: Path, *, while_writing: bool) -> Callable[[], bool]:
-    """Says when ``seconds`` have gone, and then when a file of the stage is half written."""
-    start = time.monotonic()
+class Clock:
+    """Notes how long stages compute for, while they run undisturbed."""
 
-    def due() -> bool:
-        if time.monotonic() - start < seconds:
-            return False
-        return not while_writing or any(stage.rglob(".*"))
+    def __init__(self, run: Path) -> None:
+        self.run = run
+        self.at_end: dict[str, float] = {}
+
+    def __call__(self, spent: float) -> bool:
+        for stage in self.run.glob("*"):
+            if stage.name not in self.at_end and is_complete(stage):
+                self.at_end[stage.name] = spent
+        return False
+
+
+def at(seconds: float, stage: Path, *, while_writing: bool) -> Callable[[float], bool]:
+    """Says when ``seconds`` are spent, and then when a file of the stage is half written."""
+
+    def due(spent: float) -> bool:
+        return spent >= seconds and (not while_writing or any(stage.rglob(".*")))
 
     return due
 
@@ -145,34 +156,34 @@ def kill_every_stage(pipeline: Callable[[Path], Path], where: Path, seed: int) -
     run = where / "run"
     config = pipeline(run)
     chance = random.Random(seed)
-    killed = {}
+    killed: Counter[str] = Counter()
     with contextlib.closing(PipelineServer(where / "log.txt")) as server:
-        started = time.time()
-        assert server.run(config) == 0, (where / "log.txt").read_text()[-3000:]
+        clock = Clock(run)
+        assert server.run(config, clock) == 0, (where / "log.txt").read_text()[-3000:]
         expected = results(run)
-        started_again = time.time()
-        assert server.run(config) == 0
-        skipping = time.time() - started_again
-        markers = {path: path.stat().st_mtime for path in run.glob("*/stage.json")}
-        for marker in sorted(markers, key=markers.__getitem__):
-            stage = marker.parent
-            usual, started = skipping + markers[marker] - started, markers[marker]
-            killed[stage.name] = 0
+        skipping = Clock(run)
+        assert server.run(config, skipping) == 0
+        # Reading and skipping what is complete comes before each stage.
+        before = max(skipping.at_end.values())
+        earlier = 0.0
+        for name, end in sorted(clock.at_end.items(), key=lambda item: item[1]):
+            stage, usual, earlier = run / name, end - earlier, end
             for attempt in range(5 * KILLS):
-                if killed[stage.name] == KILLS:
+                if killed[name] == KILLS:
                     break
                 if is_complete(stage):
-                    assert results(run) == expected, stage.name
+                    assert results(run) == expected, name
                     shutil.rmtree(stage)
                 for path in stage.rglob(".*"):  # Else the next kill comes at once.
                     path.unlink()
-                moment = at(chance.uniform(0, usual), stage, while_writing=attempt % 2 == 1)
+                seconds = chance.uniform(0.5 * before, before + usual)
+                moment = at(seconds, stage, while_writing=attempt % 2 == 1)
                 code = server.run(config, moment)
                 assert code in (0, -signal.SIGKILL), (where / "log.txt").read_text()[-3000:]
-                killed[stage.name] += code == -signal.SIGKILL and not is_complete(stage)
+                killed[name] += code == -signal.SIGKILL and not is_complete(stage)
             assert server.run(config) == 0, (where / "log.txt").read_text()[-3000:]
-            assert results(run) == expected, stage.name
-    return killed
+            assert results(run) == expected, name
+    return dict(killed)
 
 
 @pytest.mark.slow
