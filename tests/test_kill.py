@@ -124,8 +124,10 @@ class Clock:
     def __init__(self, run: Path) -> None:
         self.run = run
         self.at_end: dict[str, float] = {}
+        self.spent = 0.0
 
     def __call__(self, spent: float) -> bool:
+        self.spent = spent
         for stage in self.run.glob("*"):
             if stage.name not in self.at_end and is_complete(stage):
                 self.at_end[stage.name] = spent
@@ -164,7 +166,7 @@ def kill_every_stage(pipeline: Callable[[Path], Path], where: Path, seed: int) -
         skipping = Clock(run)
         assert server.run(config, skipping) == 0
         # Reading and skipping what is complete comes before each stage.
-        before = max(skipping.at_end.values())
+        before = skipping.spent
         earlier = 0.0
         for name, end in sorted(clock.at_end.items(), key=lambda item: item[1]):
             stage, usual, earlier = run / name, end - earlier, end
