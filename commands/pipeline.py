@@ -55,7 +55,7 @@ def pipeline(
     """Runs stages in order, skips those that are complete, continues one that was stopped.
 
     A stage runs again when its configs, options, inputs or the package version changed; what it
-    had made before is moved to ``<stage>.previous``.
+    had made before is moved to ``<stage>.previous``, and back if the change is undone.
 
     Args:
         run: Directory of the whole experiment; each stage has its own in it.
@@ -99,8 +99,17 @@ def pipeline(
             continue
         if status == "changed":
             previous = directory.with_name(f"{name}.previous")
+            of_previous = _status(previous, state, stage.outputs)
+            aside = directory.with_name(f"{name}.aside.previous")
+            shutil.rmtree(aside, ignore_errors=True)
+            directory.rename(aside)
+            if of_previous == "complete":
+                previous.rename(directory)
+                aside.rename(previous)
+                _say(f"{title}: complete, its results before the last change fit ({directory})")
+                continue
             shutil.rmtree(previous, ignore_errors=True)
-            directory.rename(previous)
+            aside.rename(previous)
             _say(f"{title}: its settings or inputs changed; the old results are in {previous}")
         _say(f"{title}: {'continues' if status == 'running' else 'starts'} ({stage.command})")
         write_json(directory / "stage.json", {**state, "status": "running"})

@@ -221,6 +221,25 @@ def test_a_resumed_probe_leaves_what_follows(
     assert after == before
 
 
+def test_what_a_change_moved_aside_comes_back_when_it_is_undone(
+    own_copy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = contents(own_copy)
+    candidates = own_copy / "reconstruct/candidates.safetensors"
+    candidates.write_bytes(before["reconstruct/candidates.safetensors"][:-100])
+    for _ in range(2):
+        assert run_cli("pipeline", "--config", small_pipeline(own_copy)) == 1
+        assert f"{candidates} is not a readable safetensors file" in capsys.readouterr().err
+        kept = own_copy / "select.previous/representatives.safetensors"
+        assert kept.read_bytes() == before["select/representatives.safetensors"]
+    candidates.write_bytes(before["reconstruct/candidates.safetensors"])
+    assert run_cli("pipeline", "--config", small_pipeline(own_copy)) == 0
+    printed = capsys.readouterr().out
+    assert "select: complete, its results before the last change fit" in printed
+    assert "starts" not in printed
+    assert contents(own_copy) == before
+
+
 def test_files_of_earlier_stages_count_wherever_they_are_named(tmp_path: Path) -> None:
     run = tmp_path / "run"
     ran: list[str] = []
