@@ -37,7 +37,7 @@ class PretrainingDataModule(L.LightningDataModule):
         seed: Chooses the order of training images and those of validation.
 
     Raises:
-        InputError: A number is not positive.
+        InputError: A number is out of range.
     """
 
     def __init__(
@@ -55,6 +55,8 @@ class PretrainingDataModule(L.LightningDataModule):
             raise InputError(
                 f"batch_size and num_val must be at least 1, got {batch_size} and {num_val}"
             )
+        if not memory_limit >= 0:  # NaN, too
+            raise InputError(f"memory_limit must not be negative, got {memory_limit}")
         self.images = images
         self.batch_size = batch_size
         self.num_val = num_val
