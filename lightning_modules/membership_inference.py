@@ -185,7 +185,13 @@ class MembershipInference(L.LightningModule):
                 raise InputError(f"the attack '{name}' needs {missing[name]}")
             if name not in missing:
                 self.attacks[name] = ATTACKS[name]()
-                self.attacks[name].fit(rounds, population)
+                try:
+                    self.attacks[name].fit(rounds, population)
+                except ValueError as error:
+                    raise InputError(
+                        f"the attack '{name}' cannot learn from the shadow models ({error}): did "
+                        "the training of one diverge?"
+                    ) from error
         if "true_target" in self.models and self.trainer.testing:
             self.attacks[UPPER_BOUND] = upper_bound()
             self.attacks[UPPER_BOUND].fit(rounds, population)
@@ -210,6 +216,12 @@ class MembershipInference(L.LightningModule):
             model = self.autoencoder("true_target")
             own = self.viewer.observe(ObservedModel(model, model), (), [images])
             scores[UPPER_BOUND] = self.attacks[UPPER_BOUND].score(own)
+        for name, values in scores.items():
+            if not bool(torch.isfinite(values).all()):
+                raise InputError(
+                    f"the attack '{name}' gives NaN or infinity for some images: did the training "
+                    "of a model diverge?"
+                )
         return scores
 
     def test_step(
