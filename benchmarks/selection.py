@@ -18,7 +18,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from attacks.representatives import RANKINGS, REPRESENTATIVES, Cut, label_trees
+from attacks.centres import REPRESENTATIVES
+from attacks.label_trees import Cut, label_trees
+from attacks.rankings import RANKINGS
 from attacks.representatives import select_representatives as select
 from attacks.similarity import nearest_by_cosine
 from benchmarks.recovery import EFFORT, attack, silence

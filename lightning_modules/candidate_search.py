@@ -1,10 +1,8 @@
 """What attacks on a probe share: draws of candidates, and the loop that improves them."""
 
 import math
-import os
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import lightning as L
@@ -19,13 +17,12 @@ from artifacts.weights import sha256_of_content
 from attacks.draws import DrawRanges, Draws, Range, balanced_labels, sample_draws
 from attacks.optimizers import DrawwiseAdam, DrawwiseSGD
 from attacks.row_space import row_space
-from lightning_modules.sharding import IndependentRanks, gather, parse_part
+from lightning_modules.resources import MatmulPrecision, matmul_precision, require_memory_for
+from lightning_modules.sharding import IndependentRanks, gather, map_items, parse_part
 from lightning_modules.victim import load_probe
 
 # Candidates, their gradient, what the optimiser remembers, and where the step started.
 COPIES = 5
-
-MatmulPrecision = Literal["highest", "high", "medium"]
 
 # Operations in one step of the trainer, for which its own few milliseconds are little, and after
 # which users see progress: about a quarter of a second of a CPU core, or of a GPU.
@@ -377,7 +374,7 @@ class CandidateSearch(L.LightningModule):
         """Notes the probe and what a step of the trainer is, and holds all processes' draws."""
         checkpoint["probe_sha256"] = sha256_of_content(self.probe_path)
         checkpoint["iterations_per_step"] = self.iterations_per_step
-        self._map_draws(checkpoint, self.of_all_draws)
+        map_items(checkpoint, self._dimensions_of_draws(), self.of_all_draws)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuses to continue a run that was started with other settings or another probe."""
@@ -401,59 +398,10 @@ class CandidateSearch(L.LightningModule):
         def own(draws: Tensor, dim: int = 0) -> Tensor:
             return draws.movedim(dim, 0)[rank::world].movedim(0, dim)
 
-        self._map_draws(checkpoint, own)
+        map_items(checkpoint, self._dimensions_of_draws(), own)
 
-    def _map_draws(self, checkpoint: dict[str, Any], function: Callable[..., Tensor]) -> None:
-        """Applies ``function(tensor, dim)`` to all that a checkpoint holds of the draws."""
-        state = checkpoint["state_dict"]
+    def _dimensions_of_draws(self) -> dict[str, int]:
+        """Which dimension of which tensor of the state dict is the draws'."""
         searched = {id(unknown) for unknown in self.unknowns()}
         names = [name for name, value in self.named_parameters() if id(value) in searched]
-        for name in (*names, "diverged"):
-            state[name] = function(state[name])
-        state["history"] = function(state["history"], dim=1)
-        # New dictionaries: those of a checkpoint being saved are the optimiser's own.
-        checkpoint["optimizer_states"] = [
-            {
-                "param_groups": [
-                    {k: function(v) if isinstance(v, Tensor) else v for k, v in group.items()}
-                    for group in optimizer["param_groups"]
-                ],
-                # A count of steps, without dimensions, is common to all draws.
-                "state": {
-                    key: {n: function(v) if v.dim() > 0 else v for n, v in slot.items()}
-                    for key, slot in optimizer["state"].items()
-                },
-            }
-            for optimizer in checkpoint["optimizer_states"]
-        ]
-
-
-def require_memory_for(numbers: int, copies: int) -> None:
-    """Refuses a search that this machine could never hold.
-
-    Args:
-        numbers: How many are searched for, of 4 bytes each.
-        copies: How often they are held at the same time.
-
-    Raises:
-        InputError: They need more than all memory.
-    """
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    needed = 4 * numbers * copies
-    if needed > memory:
-        raise InputError(
-            f"the candidates need {needed / 2**30:.3g} GiB, this machine has "
-            f"{memory / 2**30:.3g}; lower model.num_draws or model.num_candidates, or split the "
-            "draws over several machines (model.part)"
-        )
-
-
-@contextmanager
-def matmul_precision(precision: MatmulPrecision) -> Iterator[None]:
-    """Sets the precision of float32 matrix products, and puts the old one back."""
-    previous = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(precision)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(previous)
+        return {**dict.fromkeys([*names, "diverged"], 0), "history": 1}

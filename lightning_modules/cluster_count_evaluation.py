@@ -9,15 +9,11 @@ from torch import Tensor
 
 from artifacts.errors import InputError
 from artifacts.tensors import CANDIDATES, read_tensors
+from attacks.centres import RepresentativeName
+from attacks.label_trees import Cut, LabelTree, label_trees
+from attacks.rankings import RankingName
 from attacks.recovery import rescaled
-from attacks.representatives import (
-    Cut,
-    LabelTree,
-    RankingName,
-    RepresentativeName,
-    label_trees,
-    select_representatives,
-)
+from attacks.representatives import select_representatives
 from attacks.similarity import nearest_by_cosine, ssim
 from lightning_modules.progress import announced
 from lightning_modules.victim import load_probe, require_own_training_set

@@ -10,7 +10,8 @@ from artifacts.errors import InputError
 from attacks.draws import Draws
 from attacks.equalisation import equalised, neuron_scales
 from attacks.kkt import Rivals, Scratch, kkt_loss, kkt_loss_and_grad, relative_residual
-from lightning_modules.candidate_search import CandidateSearch, MatmulPrecision
+from lightning_modules.candidate_search import CandidateSearch
+from lightning_modules.resources import MatmulPrecision
 
 # Sum of the multipliers that draws start with, on average: what probes have whose weight decay is
 # strong enough for the method. Their scale is one with that of the candidates, so it can be rough.

@@ -6,13 +6,11 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from artifacts.errors import InputError
+from attacks.centres import RepresentativeName
 from attacks.draw_trust import agreement
-from attacks.representatives import (
-    Cut,
-    RankingName,
-    RepresentativeName,
-    select_representatives,
-)
+from attacks.label_trees import Cut
+from attacks.rankings import RankingName
+from attacks.representatives import select_representatives
 from lightning_modules.progress import announced
 
 # Runs that recovered something were well below the one and above the other.

@@ -4,6 +4,9 @@ Of w processes, item j belongs to process j mod w. What leaves a process (a chec
 holds all items in their order, so that nothing on disk depends on the number of processes.
 """
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 import torch
 import torch.distributed
 from lightning.pytorch.strategies import DDPStrategy
@@ -62,3 +65,34 @@ def gather(share: Tensor, total: int, dim: int = 0) -> Tensor:
     torch.distributed.all_gather(received, sent)
     shares = torch.stack([piece.view(padded.dtype).view(padded.shape) for piece in received])
     return shares.transpose(0, 1).flatten(0, 1)[:total].movedim(0, dim)
+
+
+def map_items(
+    checkpoint: dict[str, Any], dimensions: Mapping[str, int], function: Callable[..., Tensor]
+) -> None:
+    """Applies a function to all that a checkpoint holds of the items, its optimisers included.
+
+    Args:
+        checkpoint: Of Lightning; changed in place.
+        dimensions: Which dimension of which tensor of the state dict is the items'. In the state of
+            an optimiser it is the first.
+        function: Maps a tensor and that dimension.
+    """
+    state = checkpoint["state_dict"]
+    for name, dim in dimensions.items():
+        state[name] = function(state[name], dim)
+    # New dictionaries: those of a checkpoint being saved are the optimiser's own.
+    checkpoint["optimizer_states"] = [
+        {
+            "param_groups": [
+                {k: function(v, 0) if isinstance(v, Tensor) else v for k, v in group.items()}
+                for group in optimizer["param_groups"]
+            ],
+            # A count of steps, without dimensions, is common to all items.
+            "state": {
+                key: {n: function(v, 0) if v.dim() > 0 else v for n, v in slot.items()}
+                for key, slot in optimizer["state"].items()
+            },
+        }
+        for optimizer in checkpoint["optimizer_states"]
+    ]

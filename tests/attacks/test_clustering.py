@@ -12,8 +12,9 @@ from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 from torch import Tensor
 
-from attacks import clustering
-from attacks.clustering import MATRIX_BYTES, Linkage, average_linkage
+from attacks import mean_clusters
+from attacks.clustering import MATRIX_BYTES, average_linkage
+from attacks.linkage import Linkage
 
 GOLDEN = Path(__file__).resolve().parents[3] / "shared" / "golden" / "upgma.npz"
 
@@ -84,11 +85,11 @@ def test_tree_is_the_golden_one(matrix_bytes: int) -> None:
 def test_tree_does_not_depend_on_batches_or_lists(
     neighbours: int, batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clustering, "NEIGHBOURS", neighbours)
+    monkeypatch.setattr(mean_clusters, "NEIGHBOURS", neighbours)
     for name in ("LISTS", "SEARCHED", "LOOKED_UP"):
-        monkeypatch.setattr(clustering, name, batch)
-    monkeypatch.setattr(clustering, "SCORE_BYTES", 5000)
-    monkeypatch.setitem(clustering.GATHER_BYTES, "cpu", 200)
+        monkeypatch.setattr(mean_clusters, name, batch)
+    monkeypatch.setattr(mean_clusters, "SCORE_BYTES", 5000)
+    monkeypatch.setitem(mean_clusters.GATHER_BYTES, "cpu", 200)
     for data in (normal, mixture, swallowed):
         vectors = data(90, 8)
         assert_same_tree(average_linkage(vectors, matrix_bytes=0), of_scipy(vectors))

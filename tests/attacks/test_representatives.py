@@ -14,27 +14,26 @@ from scipy.optimize import minimize
 from torch import Tensor
 from torch.nn import functional as F
 
-from attacks.clustering import average_linkage
-from attacks.representatives import (
-    RANKINGS,
+from attacks.centres import (
     REPRESENTATIVES,
-    Cut,
-    RankingName,
     RepresentativeName,
-    Representatives,
-    cut_tree,
-    effective_draws,
     frechet_mean,
-    label_trees,
     mean,
-    multiplier_mass,
     nearest_to_mean,
-    neff_tightness,
-    select_representatives,
-    size,
     trimmed_mean,
     weighted_mean,
 )
+from attacks.clustering import average_linkage
+from attacks.label_trees import Cut, cut_tree, label_trees
+from attacks.rankings import (
+    RANKINGS,
+    RankingName,
+    effective_draws,
+    multiplier_mass,
+    neff_tightness,
+    size,
+)
+from attacks.representatives import Representatives, select_representatives
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:

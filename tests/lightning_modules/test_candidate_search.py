@@ -11,7 +11,7 @@ from torch import nn
 from artifacts.errors import InputError
 from artifacts.tensors import CANDIDATES, read_tensors
 from lightning_modules import KKTReconstruction
-from lightning_modules.candidate_search import matmul_precision
+from lightning_modules.resources import matmul_precision
 from tests.conftest import REPOSITORY, SMALL_ATTACK, quiet, run_cli
 
 RECONSTRUCT = f"--config={REPOSITORY}/configs/quickstart/reconstruct.yaml"
