@@ -152,7 +152,7 @@ def kill_every_stage(pipeline: Callable[[Path], Path], where: Path, seed: int) -
         seed: Of the moments.
 
     Returns:
-        How often each stage was killed.
+        How often each stage was killed, by pipeline and name.
     """
     where.mkdir()
     run = where / "run"
@@ -185,7 +185,7 @@ def kill_every_stage(pipeline: Callable[[Path], Path], where: Path, seed: int) -
                 killed[name] += code == -signal.SIGKILL and not is_complete(stage)
             assert server.run(config) == 0, (where / "log.txt").read_text()[-3000:]
             assert results(run) == expected, name
-    return dict(killed)
+    return {f"{where.name}/{name}": times for name, times in killed.items()}
 
 
 @pytest.mark.slow
@@ -198,6 +198,5 @@ def test_killed_at_any_moment_every_stage_ends_with_the_same_results(tmp_path: P
     with ThreadPoolExecutor() as pool:
         membership = pool.submit(kill_every_stage, membership_pipeline, tmp_path / "membership", 3)
         killed = pool.submit(small_chains).result() | membership.result()
-    print(killed)
     assert len(killed) == 5 + 3 + 11
-    assert min(killed.values()) == KILLS
+    assert set(killed.values()) == {KILLS}
