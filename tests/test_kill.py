@@ -165,11 +165,12 @@ def kill_every_stage(pipeline: Callable[[Path], Path], where: Path, seed: int) -
         expected = results(run)
         skipping = Clock(run)
         assert server.run(config, skipping) == 0
-        # Reading and skipping what is complete comes before each stage.
-        before = skipping.spent
         earlier = 0.0
-        for name, end in sorted(clock.at_end.items(), key=lambda item: item[1]):
+        stages = sorted(clock.at_end.items(), key=lambda item: item[1])
+        for number, (name, end) in enumerate(stages, start=1):
             stage, usual, earlier = run / name, end - earlier, end
+            # What is complete is skipped first.
+            begins = skipping.spent * number / len(stages)
             for attempt in range(5 * KILLS):
                 if killed[name] == KILLS:
                     break
@@ -178,11 +179,12 @@ def kill_every_stage(pipeline: Callable[[Path], Path], where: Path, seed: int) -
                     shutil.rmtree(stage)
                 for path in stage.rglob(".*"):  # Else the next kill comes at once.
                     path.unlink()
-                seconds = chance.uniform(0.5 * before, before + usual)
+                seconds = chance.uniform(0.7 * begins, begins + usual)
                 moment = at(seconds, stage, while_writing=attempt % 2 == 1)
                 code = server.run(config, moment)
                 assert code in (0, -signal.SIGKILL), (where / "log.txt").read_text()[-3000:]
-                killed[name] += code == -signal.SIGKILL and not is_complete(stage)
+                in_stage = stage.exists() and not is_complete(stage)
+                killed[name] += code == -signal.SIGKILL and in_stage
             assert server.run(config) == 0, (where / "log.txt").read_text()[-3000:]
             assert results(run) == expected, name
     return {f"{where.name}/{name}": times for name, times in killed.items()}
