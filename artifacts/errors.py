@@ -1,4 +1,4 @@
-"""The one exception that a user can mend."""
+"""The one exception that a user can mend, and what is refused in many places."""
 
 
 class InputError(ValueError):
@@ -15,3 +15,13 @@ class InputError(ValueError):
         if message.startswith("Caught InputError in DataLoader worker"):
             message = message.rpartition("InputError: ")[2].strip()
         super().__init__(message)
+
+
+def require_seed(seed: int) -> None:
+    """Refuses a seed that not every generator of random numbers takes.
+
+    Raises:
+        InputError: It is out of range.
+    """
+    if not 0 <= seed < 2**63:
+        raise InputError(f"seed must be from 0 to 2^63 - 1, got {seed}")

@@ -61,8 +61,14 @@ def _remove_abandoned(path: Path) -> None:
                 leftover.unlink()
 
 
-def require_writable_directory(directory: str | Path) -> Path:
+def require_writable_directory(
+    directory: str | Path, *, option: str = "trainer.default_root_dir"
+) -> Path:
     """Makes ``directory`` if missing and checks that files can be made in it.
+
+    Args:
+        directory: The directory.
+        option: What chooses another one, for the message.
 
     Raises:
         InputError: It is a file, or cannot be made or written.
@@ -75,7 +81,7 @@ def require_writable_directory(directory: str | Path) -> Path:
     except (OSError, ValueError) as error:  # ValueError: a name with a null character.
         raise InputError(
             f"cannot write to the directory {directory}: {getattr(error, 'strerror', error)}; "
-            "choose another one (--trainer.default_root_dir) or change its permissions"
+            f"choose another one (--{option}) or change its permissions"
         ) from error
     return directory
 

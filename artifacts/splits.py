@@ -1,8 +1,9 @@
 """Which images of a dataset a run trained and tested on, as JSON."""
 
+from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from artifacts.errors import InputError
 from artifacts.files import read_json, write_json
@@ -67,7 +68,8 @@ def read_split(path: str | Path, *, dataset: str) -> Split:
         dataset: Name of the dataset that it must be of.
 
     Raises:
-        InputError: The file is missing, not a split, of another dataset, or has an image twice.
+        InputError: The file is missing, not a split, of another dataset, contradicts itself, or has
+            an image twice.
     """
     content = read_json(path, what=KIND, made_by=MADE_BY)
     if not isinstance(content, dict) or content.get("kind") != KIND:
@@ -81,16 +83,48 @@ def read_split(path: str | Path, *, dataset: str) -> Split:
         raise InputError(
             f"{path} is a split of the dataset '{content.get('dataset')}', not of '{dataset}'"
         )
-    train, test = (_part(path, name, content.get(name)) for name in ("train", "test"))
-    _require_distinct(path, train, test)
     seed, classes = content.get("seed"), content.get("classes")
-    if not isinstance(seed, int) or not isinstance(classes, dict):
+    if not _is_integer(seed) or not isinstance(classes, dict):
         raise InputError(f"{path} lacks 'seed' or 'classes'; {MADE_BY}")
-    try:
-        by_label = {int(label): [str(name) for name in names] for label, names in classes.items()}
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{path}: 'classes' does not map labels to names; {MADE_BY}") from error
+    by_label = _classes(path, classes)
+    train, test = (_part(path, name, content.get(name)) for name in ("train", "test"))
+    for name, part in (("train", train), ("test", test)):
+        unknown = set(part.labels) - by_label.keys()
+        if unknown:
+            label = str(min(unknown))[:40]
+            raise InputError(
+                f"{path}: '{name}' has the label {label}, which 'classes' does not have; {MADE_BY}"
+            )
+    _require_distinct(path, train, test)
     return Split(dataset, seed, by_label, train, test)
+
+
+def _classes(path: str | Path, value: dict[str, Any]) -> dict[int, list[str]]:
+    """The names of each label's classes, checked."""
+    try:
+        by_label = {int(label): names for label, names in value.items()}
+    except ValueError as error:
+        raise InputError(f"{path}: 'classes' does not map labels to names; {MADE_BY}") from error
+    for label, names in by_label.items():
+        if (
+            not isinstance(names, list)
+            or not names
+            or not all(isinstance(name, str) for name in names)
+        ):
+            raise InputError(
+                f"{path}: 'classes' needs a list of names for each label, not for "
+                f"{str(label)[:40]}; {MADE_BY}"
+            )
+    expected = {-1, 1} if len(value) == 2 else set(range(len(value)))
+    if not expected or by_label.keys() != expected:
+        raise InputError(
+            f"{path}: the labels of 'classes' must be 1 and -1, or, unless there are two, 0, 1, 2, "
+            f"…; got {', '.join(value)[:80] or 'none'}"
+        )
+    name, count = Counter(name for names in by_label.values() for name in names).most_common(1)[0]
+    if count > 1:
+        raise InputError(f"{path}: 'classes' has the class '{name}' twice")
+    return by_label
 
 
 def _part(path: str | Path, name: str, value: Any) -> Part:  # noqa: ANN401 - any JSON value
@@ -109,7 +143,8 @@ def _part(path: str | Path, name: str, value: Any) -> Part:  # noqa: ANN401 - an
     return Part(identifiers, labels)
 
 
-def _is_integer(value: object) -> bool:
+def _is_integer(value: object) -> TypeGuard[int]:
+    """Whether a JSON value is a whole number."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 

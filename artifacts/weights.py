@@ -76,7 +76,17 @@ def read_state_dict(path: str | Path, *, what: str, made_by: str) -> dict[str, T
         InputError: As :func:`read_checkpoint`, or there are no tensors, or one holds NaN or
             infinity.
     """
-    content = read_checkpoint(path, what=what, made_by=made_by)
+    return state_dict_in(read_checkpoint(path, what=what, made_by=made_by), path, what, made_by)
+
+
+def state_dict_in(
+    content: dict[str, Any], path: str | Path, what: str, made_by: str
+) -> dict[str, Tensor]:
+    """The tensors by name in what :func:`read_checkpoint` gave.
+
+    Raises:
+        InputError: There are no tensors, or one holds NaN or infinity.
+    """
     for key in ("state_dict", "model"):
         if isinstance(content.get(key), dict):
             content = content[key]

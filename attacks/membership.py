@@ -139,14 +139,24 @@ def roc_curve(member_scores: Tensor, non_member_scores: Tensor) -> tuple[Tensor,
     return torch.cat([start, rates[0].double()]), torch.cat([start, rates[1].double()])
 
 
-def enough_for_fpr(num_non_members: int, fpr: float) -> bool:
-    """Whether a true positive rate at ``fpr`` is more than chance: ten false positives are allowed.
+def unresolvable_rates(num_non_members: int) -> dict[str, str]:
+    """Metrics at a false positive rate that so few non-members cannot show, with the reason.
+
+    Not one false positive is allowed there, so what is measured is the rate at FPR 0, and depends
+    on a single non-member.
 
     Args:
-        num_non_members: How many non-members were judged.
-        fpr: The false positive rate.
+        num_non_members: How many were judged.
+
+    Returns:
+        Of ``tpr_at_1_fpr`` (below 100 non-members) and ``tpr_at_01_fpr`` (below 1,000) those that
+        cannot be told, by name.
     """
-    return num_non_members * fpr >= 10
+    return {
+        name: f"not resolvable with {num_non_members} non-members"
+        for name, rate in LOW_FPR.items()
+        if num_non_members < round(1 / rate)
+    }
 
 
 def _checked(member_scores: Tensor, non_member_scores: Tensor) -> tuple[Tensor, Tensor]:

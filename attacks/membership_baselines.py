@@ -4,7 +4,6 @@ All have the interface of :class:`~attacks.membership_scores.MembershipAttack`: 
 models, ``score`` on images.
 """
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -15,6 +14,9 @@ from attacks.membership_scores import LearnedAttack, Observation, SignalAttack
 
 if TYPE_CHECKING:
     from sklearn.base import ClassifierMixin
+
+# Of baseline D, in the paper.
+CONSISTENCY_MASKS = 10
 
 
 def baseline_a(seed: int = 0) -> LearnedAttack:
@@ -43,34 +45,22 @@ def baseline_c() -> SignalAttack:
     return SignalAttack("baseline_c", embedding_entropy, "matched", choose_direction=True)
 
 
-def baseline_d(num_masks: int = 10) -> SignalAttack:
-    """D: mean pairwise distance of embeddings under random masks, after EncoderMI.
+def baseline_d() -> SignalAttack:
+    """D: mean pairwise distance of embeddings under 10 independent random masks, after EncoderMI.
 
-    Args:
-        num_masks: How many; the paper takes 10.
+    "We feed it into a pre-trained encoder 10 times. Each time we apply randomly scrambled masked
+    patches" (the paper on Baseline-D): each mask is drawn by itself, whatever masks the errors are
+    taken under, and however many. An embedding is the mean of the visible patches' tokens.
     """
-    return SignalAttack("baseline_d", mask_dispersion(num_masks), "matched", choose_direction=True)
+    return SignalAttack(
+        "baseline_d", lambda seen: seen.attacked.consistency, "matched", choose_direction=True
+    )
 
 
 def embedding_entropy(images: Observation) -> Tensor:
     """Entropy (N,) of the softmax over the embedding's dimensions, in nats."""
     logs = F.log_softmax(images.attacked.embedding.double(), 1)
     return -(logs.exp() * logs).sum(1)
-
-
-def mask_dispersion(num_masks: int | None = None) -> Callable[[Observation], Tensor]:
-    """Mean pairwise cosine distance (N,) of embeddings under the first masks.
-
-    Args:
-        num_masks: How many; by default all.
-    """
-
-    def signal(images: Observation) -> Tensor:
-        measured = images.attacked.dispersion
-        last = measured.shape[1] if num_masks is None else min(num_masks, measured.shape[1])
-        return measured[:, last - 1]
-
-    return signal
 
 
 class DownstreamClassifier:

@@ -29,16 +29,19 @@ def mask_noise(
         Noise (K, L): the patches of the lowest noise stay visible.
 
     Raises:
-        ValueError: There is no mask, or the ratio is out of range.
+        ValueError: There is no mask, or the ratio leaves no patch visible or none masked.
     """
+    visible = int(num_patches * (1 - mask_ratio))
+    if not 0 < visible < num_patches:
+        raise ValueError(
+            f"a mask ratio of {mask_ratio} does not leave some of {num_patches} patches visible "
+            "and others masked"
+        )
     if num_masks < 1:
         raise ValueError(f"the number of masks must be at least 1, got {num_masks}")
-    if not 0 < mask_ratio < 1:
-        raise ValueError(f"the mask ratio must be in (0, 1), got {mask_ratio}")
     generator = torch.Generator().manual_seed(seed)
     noise = torch.rand(num_masks, num_patches, generator=generator)
-    visible = int(num_patches * (1 - mask_ratio))
-    if not complementary or visible == 0:
+    if not complementary:
         return noise
     # Deal the patches out like cards: when too few are left for a hand, the next deck begins,
     # without those that this hand has already.

@@ -286,9 +286,9 @@ def calibrated_error(images: Observation) -> Tensor:
 def combined_signals(images: Observation) -> Tensor:
     """What the default attack learns from (N, 3).
 
-    The calibrated error; the dispersion of embeddings under different masks (baseline D); and that
-    dispersion relative to the references, as an image that looks simple is consistent for every
-    model.
+    The calibrated error; the dispersion of embeddings under the masks that the error is taken
+    under (baseline D's signal, of more masks, which may be complementary); and that dispersion
+    relative to the references, as an image that looks simple is consistent for every model.
     """
     own = _log_dispersion(images.attacked)
     others = torch.stack([_log_dispersion(reference) for reference in _references(images)]).mean(0)
@@ -296,7 +296,7 @@ def combined_signals(images: Observation) -> Tensor:
 
 
 def _log_dispersion(signals: Signals) -> Tensor:
-    return signals.dispersion[:, -1].double().clamp_min(1e-12).log()
+    return signals.dispersion.double().clamp_min(1e-12).log()
 
 
 def _references(images: Observation) -> tuple[Signals, ...]:

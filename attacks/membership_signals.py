@@ -48,9 +48,9 @@ class Signals:
     Attributes:
         masked_error: Mean squared error of the removed patches under each of K masks (N, K).
         all_error: The same of all patches (N, K).
-        dispersion: Mean pairwise cosine distance of the embeddings under the first k masks, for
-            every k from 1 to K (N, K); zero for k = 1. An embedding is the mean of the encoder's
-            patch tokens.
+        dispersion: Mean pairwise cosine distance of the embeddings under these masks (N,); zero
+            for K = 1. An embedding is the mean of the encoder's patch tokens.
+        consistency: The same under independent random masks (N,), for baseline D.
         embedding: The class token of the whole image (N, D).
         internals: Class token and mean patch token behind each block of the whole image
             (N, 2·depth·D), the white-box view.
@@ -61,6 +61,7 @@ class Signals:
     masked_error: Tensor
     all_error: Tensor
     dispersion: Tensor
+    consistency: Tensor
     embedding: Tensor
     internals: Tensor
     statistics: Tensor
@@ -82,6 +83,7 @@ def measure_signals(
     noise: Tensor,
     mask_ratio: float,
     *,
+    independent: Tensor | None = None,
     whole: bool = True,
     rows_per_pass: int = 512,
 ) -> Signals:
@@ -92,6 +94,7 @@ def measure_signals(
         images: (N, c, S, S) in [0, 1].
         noise: (K, L), from :func:`~attacks.membership_masks.mask_noise`.
         mask_ratio: Share of patches to remove.
+        independent: Noise of the masks of ``consistency`` (k, L); without it, that is empty (N, 0).
         whole: Also show the images unmasked; else embedding, internals and statistics are empty
             (N, 0), as nothing asks for those of a reference.
         rows_per_pass: Masked images in one forward pass; bounds the memory.
@@ -105,43 +108,68 @@ def measure_signals(
     if model.training:
         raise ValueError("the model must be in evaluation mode to be measured")
     masks_per_pass = max(1, rows_per_pass // len(images))
-    masked, everywhere, dispersion = [], [], []
-    total = torch.zeros((), device=images.device)
-    for start in range(0, len(noise), masks_per_pass):
-        rows = noise[start : start + masks_per_pass].to(images.device)
-        errors, removed, units = _masked_pass(model, images, rows, mask_ratio)
+    masked, everywhere, sums = [], [], []
+    for rows in torch.split(noise.to(images.device), masks_per_pass):
+        seen = _Masked(model, images, rows, mask_ratio)
+        errors, removed = seen.errors(), seen.removed()
         masked.append((errors * removed).sum(2) / removed.sum(2))
         everywhere.append(errors.mean(2))
-        # ‖Σ u‖² = k + Σ of the cosines of all ordered pairs.
-        sums = total + units.cumsum(1)
-        total = sums[:, -1:]
-        count = torch.arange(start + 1, start + 1 + units.shape[1], device=images.device)
-        pairs = (sums.square().sum(2) - count) / (count * (count - 1)).clamp_min(1)
-        dispersion.append(torch.where(count > 1, 1 - pairs, 0.0))
+        sums.append(seen.sum_of_units())
+    nothing = images.new_empty(len(images), 0)
+    consistency = nothing
+    if independent is not None:
+        # The encoder alone is asked here.
+        steadiness = [
+            _Masked(model, images, rows, mask_ratio).sum_of_units()
+            for rows in torch.split(independent.to(images.device), masks_per_pass)
+        ]
+        consistency = _mean_distance(steadiness, len(independent))
     return Signals(
         torch.cat(masked, 1),
         torch.cat(everywhere, 1),
-        torch.cat(dispersion, 1),
-        *(
-            _whole_pass(model, images, rows_per_pass)
-            if whole
-            else [images.new_empty(len(images), 0)] * 3
-        ),
+        _mean_distance(sums, len(noise)),
+        consistency,
+        *(_whole_pass(model, images, rows_per_pass) if whole else [nothing] * 3),
     )
 
 
-def _masked_pass(
-    model: Autoencoder, images: Tensor, noise: Tensor, mask_ratio: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Under k masks: error of every patch and the mask (N, k, L), and unit embeddings (N, k, D)."""
-    shape = (len(images), len(noise), -1)
-    patches = model.patchify(model.normalise(images)).repeat_interleave(len(noise), 0)
-    # Of the images, only their number and device matter here.
-    masking = model.masking(patches, mask_ratio, noise.repeat(len(images), 1))
-    latent = model.encode_patches(patches, masking.visible)
-    error = (model.decoder(latent, masking) - model.target(patches)).square().mean(2)
-    units = F.normalize(latent[:, 1:].mean(1).double(), dim=1)
-    return error.view(shape), masking.mask.to(error).view(shape), units.view(shape)
+class _Masked:
+    """N images under k masks, in N·k rows."""
+
+    def __init__(
+        self, model: Autoencoder, images: Tensor, noise: Tensor, mask_ratio: float
+    ) -> None:
+        self.model = model
+        self.shape = (len(images), len(noise), -1)
+        self.patches = model.patchify(model.normalise(images)).repeat_interleave(len(noise), 0)
+        # Of the images, only their number and device matter here.
+        self.masking = model.masking(self.patches, mask_ratio, noise.repeat(len(images), 1))
+        self.latent = model.encode_patches(self.patches, self.masking.visible)
+
+    def errors(self) -> Tensor:
+        """Mean squared error of every patch (N, k, L)."""
+        wrong = self.model.decoder(self.latent, self.masking) - self.model.target(self.patches)
+        squares: Tensor = wrong.square().mean(2)
+        return squares.view(self.shape)
+
+    def removed(self) -> Tensor:
+        """The masks (N, k, L), 1 = removed."""
+        mask: Tensor = self.masking.mask
+        return mask.to(self.latent).view(self.shape)
+
+    def sum_of_units(self) -> Tensor:
+        """Sum (N, D) of the embeddings under the k masks, each made a unit vector."""
+        units = F.normalize(self.latent[:, 1:].mean(1).double(), dim=1)
+        return units.view(self.shape).sum(1)
+
+
+def _mean_distance(sums: list[Tensor], number: int) -> Tensor:
+    """Mean cosine distance (N,) of the pairs of k unit vectors, given partial sums (N, D)."""
+    total = torch.stack(sums).sum(0)
+    if number < 2:
+        return torch.zeros_like(total[:, 0])
+    # ‖Σ u‖² = k + Σ of the cosines of all ordered pairs.
+    return 1 - (total.square().sum(1) - number) / (number * (number - 1))
 
 
 def _whole_pass(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from attacks.membership_baselines import (
+    CONSISTENCY_MASKS,
     DownstreamClassifier,
     baseline_a,
     baseline_b,
@@ -13,6 +14,7 @@ from attacks.membership_baselines import (
     baseline_d,
     linear_classifier,
 )
+from attacks.membership_masks import mask_noise
 from attacks.membership_scores import (
     LearnedAttack,
     LikelihoodRatioAttack,
@@ -76,18 +78,60 @@ class Viewer:
 
     Attributes:
         noise: Of the masks (K, L).
+        independent: Of baseline D's masks (10, L).
         mask_ratio: Share of patches to remove.
         rows_per_pass: Masked images in one forward pass.
     """
 
     noise: Tensor
+    independent: Tensor
     mask_ratio: float
     rows_per_pass: int = 512
+
+    @classmethod
+    def of_masks(
+        cls,
+        num_patches: int,
+        mask_ratio: float,
+        num_masks: int,
+        *,
+        complementary: bool = True,
+        rows_per_pass: int = 512,
+        seed: int = 0,
+    ) -> "Viewer":
+        """Draws the masks.
+
+        Args:
+            num_patches: Patches per image L.
+            mask_ratio: Share of patches to remove.
+            num_masks: K.
+            complementary: See :func:`~attacks.membership_masks.mask_noise`; baseline D's masks are
+                independent in any case.
+            rows_per_pass: Masked images in one forward pass.
+            seed: Of the masks.
+
+        Raises:
+            ValueError: There is no mask, or the ratio leaves no patch visible or none masked.
+        """
+        noise = mask_noise(
+            num_masks, num_patches, mask_ratio, seed=seed, complementary=complementary
+        )
+        independent = mask_noise(
+            CONSISTENCY_MASKS, num_patches, mask_ratio, seed=seed, complementary=False
+        )
+        return cls(noise, independent, mask_ratio, rows_per_pass)
 
     def signals(
         self, model: Autoencoder, batches: Iterable[Tensor], whole: bool = False
     ) -> Signals:
-        """Signals of all images of some batches; ``whole`` as in :func:`measure_signals`."""
+        """Signals of all images of some batches.
+
+        Args:
+            model: What they are shown to.
+            batches: Images (N, c, S, S) in [0, 1].
+            whole: Also measure what is asked of attacked models alone: baseline D's consistency,
+                and what unmasked images show.
+        """
         return Signals.join(
             [
                 measure_signals(
@@ -95,6 +139,7 @@ class Viewer:
                     images,
                     self.noise,
                     self.mask_ratio,
+                    independent=self.independent if whole else None,
                     whole=whole,
                     rows_per_pass=self.rows_per_pass,
                 )

@@ -18,11 +18,12 @@ class EncoderWriter(L.Callback):
         """Writes the file."""
         assert isinstance(pl_module, MAEPretraining)
         if trainer.is_global_zero and not trainer.fast_dev_run:  # type: ignore[attr-defined]
-            model = pl_module.autoencoder
+            model, record = pl_module.autoencoder, pl_module.training_record
             write_encoder(
                 Path(trainer.default_root_dir) / "encoder.safetensors",
                 dict(model.encoder.state_dict()),
                 num_heads=int(model.record[0]),
                 mean=model.mean,
                 std=model.std,
+                training=None if record is None else record.of_encoder,
             )

@@ -51,7 +51,7 @@ def picture(module: MAEPretraining, images: Tensor) -> Tensor:
     model = module.autoencoder
     images = resize(images.to(module.device), model.image_size)
     with torch.no_grad():
-        noise = module.fixed_noise(len(images), 0)
+        noise = module.fixed_noise(torch.arange(len(images)))
         mask, reconstruction = model.reconstruct(images, module.mask_ratio, noise)
     rows = torch.cat([images, torch.where(mask, _GREY, images), reconstruction])
     grid: Tensor = make_grid(rows.float().clamp(0, 1), nrow=len(images), padding=1)

@@ -32,6 +32,7 @@ from commands.cluster import (
     require_one_run,
     was_requeued,
 )
+from commands.config_order import order_hint, require_order
 
 
 class Parser(LightningArgumentParser):
@@ -43,9 +44,18 @@ class Parser(LightningArgumentParser):
 
     def parse_args(self, args: list[str], *rest: Any, **kwargs: Any) -> Any:  # type: ignore[override] # noqa: ANN401
         """Parses a command line, after a look at the config files that it names."""
-        for path in config_files(args):
+        files = config_files(args)
+        for path in files:
             check_config_file(path)
-        return super().parse_args(args, *rest, **kwargs)
+        require_order(files)
+        # An option of a class within a class comes here a second time, as text made of its value.
+        args = [re.sub(r"^(--[^=]+=|)None$", r"\1null", word) for word in args]
+        try:
+            return super().parse_args(args, *rest, **kwargs)
+        except InputError as error:
+            # Once: the parsers of subcommands come here too.
+            hint = order_hint(files)
+            raise InputError(str(error).removesuffix(hint) + hint) from error
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Raises what went wrong as one line instead of printing 30 lines of usage."""
@@ -189,6 +199,9 @@ class AfterimageCLI(LightningCLI):
             content = read_checkpoint(path, what="checkpoint of a run", made_by=advice)
             if not {"state_dict", "pytorch-lightning_version"} <= content.keys():
                 raise InputError(f"{path} is not a checkpoint of a run; {advice}")
+        if subcommand == "predict":
+            # Callbacks write what is predicted, batch by batch: any number of images may come.
+            kwargs["return_predictions"] = False
         if kwargs.get("weights_only") is None:
             kwargs["weights_only"] = True
         return kwargs

@@ -79,11 +79,11 @@ def _tables(metrics: dict[str, Any]) -> list[Table]:
     return [
         Table(
             "Attacks",
-            ["attack", *membership.COLUMNS.values()],
+            ["attack", *membership.columns(metrics).values()],
             membership.attack_rows(metrics),
             f"{metrics['num_members']} members, {metrics['num_non_members']} non-members, "
-            f"{metrics['num_masks']} masks; 95% intervals over images in brackets. A rate at a low "
-            "FPR is given from ten false positives on.",
+            f"{metrics['num_masks']} masks; 95% intervals over images in brackets. "
+            + " ".join(f"{note}." for note in membership.notes(metrics)),
         ),
         Table(
             "Does the shadow's threshold fit the target?",

@@ -17,6 +17,7 @@ from artifacts.tensors import (
     package_version,
     read_tensors,
 )
+from commands.membership_gains import gains_section
 from commands.membership_section import membership_section
 from commands.membership_seeds import seeds_section
 from commands.paper_tables import paper_table_section
@@ -43,7 +44,8 @@ def report(
         output: The page to write; by default ``report.html`` beside the first, or in ``run``.
         inversions: The ``inversion_metrics.json`` of inverted images, shown first.
         table: ``table2`` … ``table7``, ``fig4`` or ``fig5`` of the membership paper with its own
-            figures beside, or ``seeds``, the mean over seeds; of the runs in ``run``.
+            figures beside; or ``seeds``, the mean over seeds, or ``gains``, what each step of the
+            default attack gains; of the runs in ``run``.
         run: The directory of the pipeline that the table is about.
 
     Raises:
@@ -53,7 +55,8 @@ def report(
         raise InputError("report needs --metrics, or --table and --run")
     sections: dict[Path, Section] = {}
     if table is not None and run is not None:
-        section = seeds_section(run) if table == "seeds" else paper_table_section(table, run)
+        own = {"seeds": seeds_section, "gains": gains_section}
+        section = own[table](run) if table in own else paper_table_section(table, run)
         sections[Path(run) / table] = section
     given = [metrics] if isinstance(metrics, str) else metrics or []
     for path in _paths(given if inversions is None else [inversions, *given]):

@@ -4,7 +4,7 @@ from typing import Literal
 
 import torch
 
-from artifacts.errors import InputError
+from artifacts.errors import InputError, require_seed
 from datamodules.in_memory import Batch, InMemoryDataModule, balanced_sample
 
 
@@ -20,8 +20,8 @@ class DigitsDataModule(InMemoryDataModule):
             labels 0 to 9.
 
     Raises:
-        InputError: The task is unknown, or ``num_train`` cannot be split evenly over the labels or
-            exceeds what there is.
+        InputError: The task is unknown, the seed is out of range, or ``num_train`` cannot be split
+            evenly over the labels or exceeds what there is.
     """
 
     image_shape = (1, 8, 8)
@@ -32,6 +32,7 @@ class DigitsDataModule(InMemoryDataModule):
         super().__init__()
         if task not in ("parity", "digits"):
             raise InputError(f"task must be 'parity' or 'digits', got '{task}'")
+        require_seed(seed)
         self.task = task
         self.num_train = num_train
         self.seed = seed

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.metadata import version
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -11,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from tqdm.auto import tqdm
 
 from artifacts.errors import InputError
-from artifacts.files import require_file, sha256_of_file
+from artifacts.files import require_file, require_writable_directory, sha256_of_file
 from artifacts.tensors import sha256_of_tensors
 from datamodules.embedding_cache import EmbeddingCache
 from datamodules.image_data import ImageDataModule
@@ -20,12 +21,15 @@ from models.backbones import Backbone, Features, load_backbone
 
 Images = Dataset[tuple[Tensor, Tensor]]
 
+# Another version of one of them may decode, resize or compute differently.
+LIBRARIES = ("timm", "open_clip_torch", "torch", "pillow")
+
 
 class EmbeddingsDataModule(InMemoryDataModule):
     """Training and test images of any image data module, as embeddings.
 
     Each image is embedded once and kept on disk, under a key of everything that its embedding
-    depends on: the images' content and order, backbone, its weights, the library's version, image
+    depends on: the images' content and order, backbone, its weights, the libraries' versions, image
     size, features and precision. Chunks that a stopped run had finished are not computed again.
     Where several processes train together, each embeds its share.
 
@@ -66,6 +70,8 @@ class EmbeddingsDataModule(InMemoryDataModule):
             raise InputError(f"batch_size must be at least 1, got {batch_size}")
         if precision not in ("float32", "bfloat16"):
             raise InputError(f"precision must be 'float32' or 'bfloat16', got '{precision}'")
+        if not cache_dir.strip() or (Path(cache_dir).exists() and not Path(cache_dir).is_dir()):
+            raise InputError(f"data.cache_dir must be a folder for embeddings, got '{cache_dir}'")
         if device != "auto":
             try:
                 kind = torch.device(device).type
@@ -140,7 +146,7 @@ class EmbeddingsDataModule(InMemoryDataModule):
             "images": self.images.content_key(part),
             "backbone": self.backbone,
             "weights": self._weights_hash(),
-            "libraries": f"timm {version('timm')}, open_clip {version('open_clip_torch')}",
+            **{library: version(library) for library in LIBRARIES},
             "image_size": str(self.images.image_size),
             "features": self.features,
             "precision": self.precision,
@@ -160,6 +166,7 @@ class EmbeddingsDataModule(InMemoryDataModule):
         mine = [chunk for number, chunk in numbered if number % world == rank]
         share = [chunk for chunk in mine if not cache.has(chunk)]
         if share:
+            require_writable_directory(self.cache_dir, option="data.cache_dir")
             total = sum(len(chunk) for chunk in share)
             with tqdm(total=total, desc=title, unit="image", disable=quiet) as progress:
                 for chunk in share:
@@ -225,7 +232,9 @@ class EmbeddingsDataModule(InMemoryDataModule):
         if self.weights is None:
             return sha256_of_tensors(self._backbone().state_dict())
         what = f"weights file of {self.backbone}"
-        made_by = "give another one, or none for the library's own"
+        made_by = "give another one as data.weights"
+        if self.backbone != "mae":
+            made_by += ", or none for the library's own"
         return sha256_of_file(require_file(self.weights, what=what, made_by=made_by))
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 from abc import abstractmethod
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -21,7 +22,18 @@ from datamodules.tasks import make_task, resolve_task
 # Part of the key of what is computed from images: change it when their pixels change.
 PREPROCESSING = "shorter side bicubic antialiased, centre crop, 8 bits, version 1"
 
-Loader = DataLoader[tuple[Tensor, Tensor]]
+Batch = tuple[Tensor, Tensor]
+
+
+class EpochLoader(DataLoader[Batch]):
+    """A loader whose workers begin when the first batch of an epoch is asked for.
+
+    Otherwise they begin when the iterator is made: a resumed training makes it before it tells the
+    sampler its epoch, and would see the order of epoch 0 once more.
+    """
+
+    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
+        yield from super().__iter__()
 
 
 class ImageDataModule(L.LightningDataModule):
@@ -173,7 +185,9 @@ class ImageDataModule(L.LightningDataModule):
 
     def _read(self, classes: list[str] | None) -> ImageCollection:
         collection = self.read(classes)
-        if len(collection) == 0:
+        # Without the classes that are asked for, their names are wrong, not the root.
+        known = set(classes or collection.classes) & set(collection.classes)
+        if len(collection) == 0 and (known or collection.classes in ([], ["."])):
             raise InputError(f"there are no images at {self.root}; expected {self.layout}")
         return collection
 
@@ -181,10 +195,10 @@ class ImageDataModule(L.LightningDataModule):
         """Takes the images of a split.
 
         Raises:
-            InputError: One is not there.
+            InputError: One is not there, or of a class that has another label.
         """
-        names = [name for group in split.classes.values() for name in group]
-        collection = self._read(names)
+        label_of = {name: label for label, names in split.classes.items() for name in names}
+        collection = self._read(list(label_of))
         index = {identifier: at for at, identifier in enumerate(collection.identifiers)}
 
         def images(part: Part) -> ImageSet:
@@ -194,6 +208,13 @@ class ImageDataModule(L.LightningDataModule):
                     f"{len(missing)} images of {self.split} are not in '{self.name}' at "
                     f"{self.root}, such as '{missing[0]}'"
                 )
+            for name, label in zip(part.identifiers, part.labels, strict=True):
+                of_class = collection.classes[int(collection.targets[index[name]])]
+                if label_of.get(of_class) != label:
+                    raise InputError(
+                        f"{self.split} gives '{name}' the label {label}, but by its 'classes' an "
+                        f"image of '{of_class}' has {label_of.get(of_class, 'none')}"
+                    )
             indices = torch.tensor([index[name] for name in part.identifiers], dtype=torch.int64)
             return self._image_set(
                 collection, indices, torch.tensor(part.labels, dtype=torch.int64)
@@ -239,41 +260,42 @@ class ImageDataModule(L.LightningDataModule):
             64 hex digits.
         """
         images: ImageSet = self.train_set if part == "train" else self.test_set
+        quiet = self.trainer is not None and self.trainer.progress_bar_callback is None
         digest = hashlib.sha256()
         digest.update(
             f"{self.name}\n{PREPROCESSING}\n{self.image_size}\n{self.in_chans}\n".encode()
         )
         for name, label, content in zip(
-            images.identifiers, images.labels.tolist(), images.digests(), strict=True
+            images.identifiers, images.labels.tolist(), images.digests(quiet=quiet), strict=True
         ):
             digest.update(f"{name}\n{label}\n{content.hex()}\n".encode())
         return digest.hexdigest()
 
-    def train_dataloader(self) -> Loader:
+    def train_dataloader(self) -> EpochLoader:
         """Training images in an order that depends on seed and epoch only."""
         world, rank = 1, 0
         if self.trainer is not None:
             world, rank = self.trainer.world_size, self.trainer.global_rank
         # Lightning tells it the epoch, so a resumed run sees the same order.
-        sampler: DistributedSampler[tuple[Tensor, Tensor]] = DistributedSampler(
+        sampler: DistributedSampler[Batch] = DistributedSampler(
             self.train_set, num_replicas=world, rank=rank, shuffle=True, seed=self.seed
         )
         return self._loader(self.train_set, sampler=sampler)
 
-    def val_dataloader(self) -> Loader:
+    def val_dataloader(self) -> EpochLoader:
         """Held-out images in order."""
         return self._loader(self.test_set)
 
-    def test_dataloader(self) -> Loader:
+    def test_dataloader(self) -> EpochLoader:
         """Held-out images in order."""
         return self._loader(self.test_set)
 
-    def predict_dataloader(self) -> Loader:
+    def predict_dataloader(self) -> EpochLoader:
         """Held-out images in order."""
         return self._loader(self.test_set)
 
-    def _loader(self, images: ImageSet, **options: Any) -> Loader:  # noqa: ANN401
-        return DataLoader(
+    def _loader(self, images: ImageSet, **options: Any) -> EpochLoader:  # noqa: ANN401
+        return EpochLoader(
             images,
             batch_size=self.batch_size,
             num_workers=self.num_workers,

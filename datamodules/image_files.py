@@ -11,8 +11,11 @@ if TYPE_CHECKING:
     from PIL import Image
 
 # Formats of photographs. Others that Pillow knows start programs (EPS) or hold no single picture.
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
+FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "JPEG2000", "BMP", "GIF", "TIFF", "PPM")
+EXTENSIONS = (
+    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".avif", ".jp2", ".bmp", ".gif"),
+    *(".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm"),
+)
 # Pillow warns above this; 256 MiB as RGB.
 MAX_PIXELS = 89_478_485
 

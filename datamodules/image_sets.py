@@ -2,21 +2,28 @@
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
+from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 from torch.utils.data import Dataset
+from tqdm.auto import tqdm
 
 from datamodules.image_files import MAX_PIXELS, read_image, require_pixels
 
 if TYPE_CHECKING:
     from PIL import Image
+
+# Seconds before progress is shown.
+_PATIENCE = 3.0
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -193,8 +200,12 @@ class ImageSet(Dataset[tuple[Tensor, Tensor]]):
         """Image (C, S, S), float32 in [0, 1], and its label."""
         return self.pixels(index).float() / 255, self.labels[index]
 
-    def all_pixels(self) -> Tensor:
-        """Every image (n, C, S, S), uint8, decoded once: for sets that fit in memory."""
+    def all_pixels(self, *, quiet: bool = False) -> Tensor:
+        """Every image (n, C, S, S), uint8, decoded once: for sets that fit in memory.
+
+        Args:
+            quiet: Show no progress.
+        """
         stored = self._stored()
         if stored is not None:
             return stored[self.indices].contiguous()
@@ -206,19 +217,21 @@ class ImageSet(Dataset[tuple[Tensor, Tensor]]):
         def decode(index: int) -> None:
             images[index] = self.pixels(index)
 
-        # Decoders let other threads run.
-        with ThreadPoolExecutor() as pool:
-            for _ in pool.map(decode, range(len(self))):
-                pass
+        for _ in _in_threads(decode, range(len(self)), "decoding images", quiet=quiet):
+            pass
         return images
 
-    def digests(self) -> list[bytes]:
-        """SHA-256 of the stored content of each image."""
+    def digests(self, *, quiet: bool = False) -> list[bytes]:
+        """SHA-256 of the stored content of each image.
+
+        Args:
+            quiet: Show no progress.
+        """
         if isinstance(self.collection, ImageArray):
             return [self.collection.digest(index) for index in self.indices.tolist()]
-        # Most of the time is waiting for the disk, and hashing lets other threads run.
-        with ThreadPoolExecutor(max_workers=8) as pool:
-            return list(pool.map(self.collection.digest, self.indices.tolist()))
+        # Most of the time is waiting for the disk.
+        digest, indices = self.collection.digest, self.indices.tolist()
+        return list(_in_threads(digest, indices, "reading images", quiet=quiet, threads=8))
 
     def stored_sizes(self) -> list[tuple[int, int]]:
         """Width and height of each image before it is resized."""
@@ -227,8 +240,7 @@ class ImageSet(Dataset[tuple[Tensor, Tensor]]):
         def size(index: int) -> tuple[int, int]:
             return self.collection.picture(index, mode, self.max_pixels).size
 
-        with ThreadPoolExecutor() as pool:
-            return list(pool.map(size, self.indices.tolist()))
+        return list(_in_threads(size, self.indices.tolist(), "measuring images"))
 
     def subset(self, indices: Iterable[int] | Tensor) -> "ImageSet":
         """The images at ``indices`` of this set, in that order."""
@@ -243,3 +255,27 @@ class ImageSet(Dataset[tuple[Tensor, Tensor]]):
             in_chans=self.in_chans,
             max_pixels=self.max_pixels,
         )
+
+
+def _in_threads(
+    function: Callable[[int], T],
+    indices: Sequence[int],
+    title: str,
+    *,
+    quiet: bool = False,
+    threads: int | None = None,
+) -> Iterator[T]:
+    """The function's results in order; decoders and hashing let other threads run.
+
+    Whoever waits longer than a few seconds sees how far it is. An interruption ends it once the
+    images that are being worked on are done.
+    """
+    quiet = quiet or getattr(rank_zero_only, "rank", 0) != 0
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            results = pool.map(function, indices)
+            yield from tqdm(
+                results, title, len(indices), unit="image", delay=_PATIENCE, disable=quiet
+            )
+        finally:
+            pool.shutdown(cancel_futures=True)

@@ -1,12 +1,15 @@
 """Lists image files, one folder a class, and turns what readers raise into one line."""
 
+import os
 import tarfile
 import zipfile
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import torch
+from lightning.pytorch.utilities import rank_zero_warn
 
 from artifacts.errors import InputError
 from datamodules.image_files import EXTENSIONS
@@ -70,6 +73,48 @@ def list_images(
         held_out=held_out if any(folders.values()) else None,
         root=root,
     )
+
+
+def tell_left_out(images: ImageFiles, folders: list[str], classes: list[str] | None) -> None:
+    """Warns of files that :func:`list_images` did not take and nobody asked to leave out.
+
+    Args:
+        images: What it took.
+        folders: Where it looked, below the root.
+        classes: Which classes were asked for.
+
+    Raises:
+        InputError: It took nothing, but there are files.
+    """
+    root, taken = images.root, set(images.identifiers)
+    not_wanted = {
+        root / folder / name
+        for folder in folders
+        for name in images.classes
+        if classes is not None and name not in classes
+    }
+    left_out: list[str] = []
+    for directory, inner, files in os.walk(root, followlinks=True):
+        inner[:] = [
+            name
+            for name in inner
+            if not name.startswith(".") and Path(directory, name) not in not_wanted
+        ]
+        names = (Path(directory, name) for name in files if not name.startswith("."))
+        left_out += [str(path.relative_to(root).as_posix()) for path in names]
+    left_out = sorted(set(left_out) - taken)
+    if not left_out:
+        return
+    endings = Counter(PurePath(name).suffix.lower() or "without ending" for name in left_out)
+    kinds = ", ".join(f"{count} {ending}" for ending, count in endings.most_common(5))
+    message = (
+        f"{len(left_out)} files at {root} ({kinds}), such as '{left_out[0]}', are in no class's "
+        "folder, or of a kind that is not read (docs/datasets.md)"
+    )
+    is_missing = classes is not None and not set(classes) & set(images.classes)
+    if not taken and (not is_missing or images.classes == ["."]):
+        raise InputError(f"there are no images to take: {message}; move or convert them")
+    rank_zero_warn(f"left out: {message}")
 
 
 def find_folder(root: Path, name: str, marker: str) -> Path:

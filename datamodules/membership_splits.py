@@ -1,5 +1,6 @@
 """Members, non-members and the attacker's own images: the parts of a membership attack."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -14,6 +15,7 @@ from artifacts.membership_splits import (
     read_membership_splits,
     write_membership_splits,
 )
+from artifacts.training_record import digest_of_images
 from datamodules.image_data import ImageDataModule
 from datamodules.image_sets import ImageSet
 from datamodules.membership_parts import DEFAULT_SIZES, PartSizes, draw_parts
@@ -38,6 +40,22 @@ class AttackerLoaders:
     shadow_test: ResumableLoader
     population: ResumableLoader
     downstream: ResumableLoader | None
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Batches of a loader that Lightning leaves as it is.
+
+    It would make a plain loader anew, with a sampler that remembers the index of every image.
+    """
+
+    loader: DataLoader[tuple[Tensor, Tensor]]
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return iter(self.loader)
 
 
 class MembershipSplits(PretrainingDataModule):
@@ -119,6 +137,7 @@ class MembershipSplits(PretrainingDataModule):
         self.splits = splits
         self._parts: dict[str, Part] | None = None
         self._everything: dict[str, ImageSet] = {}
+        self._attackers_images: dict[bytes, str] | None = None
 
     def prepare_data(self) -> None:
         """Downloads what the sources may download."""
@@ -146,7 +165,7 @@ class MembershipSplits(PretrainingDataModule):
             )
             return
         if stage in ("fit", "validate"):
-            train = "pool" if self.part == "pool" else f"{self.part}_train"
+            train = self._training_part(self.part)
             held_out = "target_test" if self.part == "target" else "shadow_test"
         else:
             train, held_out = "target_train", "target_test"
@@ -162,6 +181,32 @@ class MembershipSplits(PretrainingDataModule):
         """The images of each part by name, after ``setup``."""
         assert self._parts is not None, "setup comes first"
         return self._parts
+
+    @property
+    def trained_on(self) -> tuple[str, str]:
+        """The part that ``fit`` trains on, and its digest."""
+        return self.part, self._digest(self._training_part(self.part))
+
+    @property
+    def training_digests(self) -> dict[str, str]:
+        """Digest of the training images of each part that the split claims to be trained on.
+
+        The target's are not among them if they lie in ``members``: then it is the question whether
+        it was trained on those.
+        """
+        return {
+            name.removesuffix("_train"): self._digest(name)
+            for name, part in self.parts.items()
+            if (name == "pool" or name.endswith("_train")) and part.source != "members"
+        }
+
+    @staticmethod
+    def _training_part(part: str) -> str:
+        return "pool" if part == "pool" else f"{part}_train"
+
+    def _digest(self, name: str) -> str:
+        part = self.parts[name]
+        return digest_of_images(part.dataset, part.identifiers)
 
     def images_of(self, name: str) -> ImageSet:
         """The images of a part, in the order of the split.
@@ -182,16 +227,39 @@ class MembershipSplits(PretrainingDataModule):
             )
         return everything.subset([index[identifier] for identifier in part.identifiers])
 
-    def predict_dataloader(self) -> DataLoader[tuple[Tensor, Tensor]]:
+    def predict_dataloader(self) -> "Stream":
         """The questioned images, in order."""
-        # Lightning makes it anew from its arguments, which must be those of a plain loader.
         workers = self.sources.get("questioned", self.images).num_workers
-        return DataLoader(self._sets["questioned"], batch_size=self.batch_size, num_workers=workers)
+        return Stream(
+            DataLoader(self._sets["questioned"], batch_size=self.batch_size, num_workers=workers)
+        )
 
     @property
     def questioned_identifiers(self) -> list[str]:
         """Name of each questioned image, in order."""
         return self._sets["questioned"].identifiers
+
+    def attackers_part(self, number: int) -> str:
+        """The part of the attacker that holds a questioned image, if one does, by stored content.
+
+        Args:
+            number: Of the questioned image.
+
+        Returns:
+            The part's name; empty if no attack has learned from the image.
+        """
+        if "questioned" not in self.sources:
+            return ""
+        if self._attackers_images is None:
+            self._attackers_images = {
+                digest: name
+                for name in self.parts
+                if name not in ("target_train", "target_test")
+                for digest in self.images_of(name).digests()
+            }
+        questioned = self._sets["questioned"]
+        digest = questioned.collection.digest(int(questioned.indices[number]))
+        return self._attackers_images.get(digest, "")
 
     def attacker_loaders(self) -> AttackerLoaders:
         """What the attack learns from."""

@@ -47,7 +47,8 @@ class EpochBatches(DistributedSampler[Any]):
         batch_size: Images in a batch, of one rank.
         shuffle: Whether each epoch has an order of its own.
         seed: Chooses the orders.
-        drop_last: Leave out an incomplete last batch, unless it is the only one.
+        drop_last: Leave out a last batch that is incomplete over all ranks, unless it is the only
+            one.
         world_size: Number of ranks.
         rank: This one.
 
@@ -69,7 +70,8 @@ class EpochBatches(DistributedSampler[Any]):
         super().__init__(data, num_replicas=world_size, rank=rank, shuffle=shuffle, seed=seed)
         self.batch_size = batch_size
         self.first = 0
-        whole, rest = divmod(self.num_samples, batch_size)
+        # By what all ranks take together, so that the length does not depend on how many they are.
+        whole, rest = divmod(len(data), batch_size * world_size)
         self.length = whole + (rest > 0 and (whole == 0 or not drop_last))
 
     def __len__(self) -> int:

@@ -8,7 +8,8 @@ import lightning as L
 import torch
 from torch import Tensor
 
-from artifacts.errors import InputError
+from artifacts.errors import InputError, require_seed
+from artifacts.training_record import digest_of_images
 from datamodules.image_data import ImageDataModule
 from datamodules.image_sets import ImageSet
 from datamodules.pixel_batches import EpochBatches, PixelBatches, ResumableLoader
@@ -33,7 +34,8 @@ class PretrainingDataModule(L.LightningDataModule):
         num_val: How many members and as many non-members validation compares; None for all.
         in_memory: ``"auto"`` holds the images in memory if they take at most ``memory_limit``.
         memory_limit: In GiB.
-        drop_last: Leave out an incomplete last batch, as the reference does.
+        drop_last: Leave out a last batch that all devices together cannot fill, as the reference
+            does.
         seed: Chooses the order of training images and those of validation.
 
     Raises:
@@ -57,6 +59,7 @@ class PretrainingDataModule(L.LightningDataModule):
             )
         if not memory_limit >= 0:  # NaN, too
             raise InputError(f"memory_limit must not be negative, got {memory_limit}")
+        require_seed(seed)
         self.images = images
         self.batch_size = batch_size
         self.num_val = num_val
@@ -90,6 +93,11 @@ class PretrainingDataModule(L.LightningDataModule):
                 raise InputError(f"'{self.images.name}' leaves no {part}")
         for part in MEMBERSHIP:
             self._sets[f"sampled {part}"] = self._sample(self._sets[part])
+
+    @property
+    def trained_on(self) -> tuple[str, str]:
+        """What ``fit`` trains on: the part of a membership split, if any, and a digest."""
+        return "", digest_of_images(self.images.name, self.images.train_set.identifiers)
 
     def first_images(self, number: int) -> list[Tensor]:
         """The first members and the first non-members, each (number, C, S, S) in uint8."""
@@ -155,6 +163,7 @@ class PretrainingDataModule(L.LightningDataModule):
             device = "cpu" if self.trainer is None else self.trainer.strategy.root_device
             _log.info("decoding %d %s, %.2f GiB, onto %s", len(images), part, size, device)
             # Validation asks for them in inference mode, training then uses the same.
+            quiet = self.trainer is not None and self.trainer.progress_bar_callback is None
             with torch.inference_mode(False):
-                self._pixels[part] = images.all_pixels().to(device)
+                self._pixels[part] = images.all_pixels(quiet=quiet).to(device)
         return self._pixels[part]

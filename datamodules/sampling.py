@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from artifacts.errors import InputError
+from artifacts.errors import InputError, require_seed
 from datamodules.in_memory import balanced_sample
 
 
@@ -40,8 +40,7 @@ class Drawing:
             raise InputError(f"test_fraction must be in [0, 1), got {self.test_fraction}")
         if self.test_from not in ("test", "train"):
             raise InputError(f"test_from must be 'test' or 'train', got '{self.test_from}'")
-        if not 0 <= self.seed < 2**63:
-            raise InputError(f"seed must be from 0 to 2^63 - 1, got {self.seed}")
+        require_seed(self.seed)
 
     def draw(
         self, labels: Tensor, has_label: Tensor, held_out: Tensor | None

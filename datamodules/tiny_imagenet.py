@@ -40,7 +40,13 @@ class TinyImageNetDataModule(ImageDataModule):
         index = {name: at for at, name in enumerate(train.classes)}
         there = {path.name for path in (folder / "val" / "images").glob("*")}
         identifiers, targets = [], []
-        for number, line in enumerate(annotations.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            lines = annotations.read_text(encoding="utf-8").splitlines()
+        except UnicodeDecodeError as error:
+            raise InputError(
+                f"{annotations} is no text ({error}); unpack tiny-imagenet-200.zip once more"
+            ) from error
+        for number, line in enumerate(lines, 1):
             fields = line.split("\t")
             if len(fields) < 2 or fields[0] not in there or fields[1] not in index:
                 raise InputError(

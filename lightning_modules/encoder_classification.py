@@ -8,11 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from artifacts.errors import InputError
+from artifacts.errors import InputError, require_seed
+from lightning_modules.global_batch import Share, share_of_batch
 from lightning_modules.schedules import adamw_with_warmup, scaled_learning_rate
 from lightning_modules.victim import load_autoencoder
-from models.augmentation import random_resized_crop, resize
+from models.augmentation import CROP_NOISE, random_resized_crop, resize
 from models.masked_autoencoder import MaskedAutoencoder
+from models.sample_noise import sample_noise
 
 
 class EncoderClassification(L.LightningModule):
@@ -61,6 +63,7 @@ class EncoderClassification(L.LightningModule):
                 "base_learning_rate must be positive, weight_decay and warmup_epochs not "
                 f"negative, got {base_learning_rate}, {weight_decay} and {warmup_epochs}"
             )
+        require_seed(seed)
         self.save_hyperparameters()
         self.encoder_file = encoder
         self.num_classes = num_classes
@@ -99,49 +102,91 @@ class EncoderClassification(L.LightningModule):
             nn.init.normal_(self.head.weight, std=0.01)
             nn.init.zeros_(self.head.bias)
 
+    def setup(self, stage: str) -> None:
+        """Checks the data against the encoder.
+
+        Raises:
+            InputError: The images have other channels.
+        """
+        self.configure_model()
+        assert self.backbone is not None
+        channels = getattr(getattr(self.trainer, "datamodule", None), "in_chans", None)
+        if channels not in (None, self.backbone.in_chans):
+            raise InputError(
+                f"the images have {channels} channel(s), the encoder takes "
+                f"{self.backbone.in_chans}; set data.in_chans to {self.backbone.in_chans}"
+            )
+
     def forward(self, images: Tensor) -> Tensor:
         """Images (N, c, S, S) in [0, 1] to logits (N, C)."""
+        logits: Tensor = self.head(self.norm(self.features(images)))
+        return logits
+
+    def features(self, images: Tensor) -> Tensor:
+        """Images (N, c, S, S) in [0, 1] to what the encoder makes of them (N, D)."""
         assert self.backbone is not None
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
             tokens = self.backbone.encode(images)
-        features = tokens[:, 0] if self.pooling == "cls" else tokens[:, 1:].mean(dim=1)
-        logits: Tensor = self.head(self.norm(features))
-        return logits
+        return tokens[:, 0] if self.pooling == "cls" else tokens[:, 1:].mean(dim=1)
 
-    def on_train_batch_start(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        """Seeds the crops of this step."""
-        torch.manual_seed((self.seed * 1_000_003 + self.current_epoch) * 1_000_003 + batch_idx)
+    def _standardised(self, features: Tensor, share: Share) -> Tensor:
+        """Features (N, D) by the mean and variance of the batch that all processes have."""
+        if share.total < 2:
+            raise InputError(
+                "a batch has a single image, which cannot be standardised; choose another "
+                "data.batch_size"
+            )
+        gather: Any = self.all_gather  # Of a tensor it returns one.
+        batch: Tensor = gather(features, sync_grads=True).reshape(-1, features.shape[1])
+        counted: Tensor = gather(share.counted.to(self.device)).reshape(-1)
+        standardised = torch.zeros_like(batch)
+        standardised[counted] = self.norm(batch[counted])
+        first = self.global_rank * len(features)
+        return standardised[first : first + len(features)]
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         """Cross-entropy of augmented images."""
-        return self._step("train", batch, augment=self.augmentation != "none")
+        assert self.backbone is not None
+        share = share_of_batch(self.trainer, batch_idx, len(batch[0]))
+        side = self.backbone.image_size
+        if self.augmentation == "none":
+            images = resize(batch[0], side)
+        else:
+            noise = sample_noise(self.seed, (self.current_epoch,), share.positions, CROP_NOISE)
+            images = random_resized_crop(batch[0], side, noise=noise.to(self.device))
+        logits = self.head(self._standardised(self.features(images), share))
+        return self._log_loss("train", logits, batch[1], share)
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Logs loss and accuracy on held-out images."""
-        self._step("val", batch)
+        self._evaluate("val", batch, batch_idx)
 
     def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Logs loss and accuracy on held-out images."""
-        self._step("test", batch)
+        self._evaluate("test", batch, batch_idx)
 
-    def _step(self, stage: str, batch: tuple[Tensor, Tensor], augment: bool = False) -> Tensor:
+    def _evaluate(self, stage: str, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         assert self.backbone is not None
-        images, labels = batch[0], batch[1].clamp(min=0)
-        side = self.backbone.image_size
-        logits = self(random_resized_crop(images, side) if augment else resize(images, side))
+        logits = self(resize(batch[0], self.backbone.image_size))
+        self._log_loss(
+            stage, logits, batch[1], share_of_batch(self.trainer, batch_idx, len(logits))
+        )
+
+    def _log_loss(self, stage: str, logits: Tensor, labels: Tensor, share: Share) -> Tensor:
+        labels = labels.clamp(min=0)
         if int(labels.max()) >= self.num_classes:
             raise InputError(
                 f"there is a label {int(labels.max())}, but model.num_classes is {self.num_classes}"
             )
-        loss = F.cross_entropy(logits, labels)
-        accuracy = (logits.argmax(dim=1) == labels).float().mean()
+        loss = share.mean(F.cross_entropy(logits, labels, reduction="none"))
+        accuracy = share.mean((logits.argmax(dim=1) == labels).float())
         self.log_dict(
             {f"{stage}/loss": loss, f"{stage}/accuracy": accuracy},
             on_step=False,
             on_epoch=True,
             sync_dist=True,
             prog_bar=True,
-            batch_size=len(labels),
+            batch_size=share.total,
         )
         return loss
 

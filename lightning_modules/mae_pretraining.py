@@ -11,13 +11,23 @@ from torch import Tensor, nn
 from torchmetrics import MeanMetric
 from torchmetrics.classification import BinaryAUROC
 
-from artifacts.errors import InputError
+from artifacts.errors import InputError, require_seed
+from artifacts.training_record import ENTRY, TrainingRecord
+from lightning_modules.global_batch import share_of_batch
+from lightning_modules.membership_roles import require_shadow_of
 from lightning_modules.schedules import adamw_with_warmup, scaled_learning_rate
 from lightning_modules.victim import load_autoencoder
-from models.augmentation import random_resized_crop, resize
+from models.augmentation import CROP_NOISE, random_resized_crop, resize
 from models.mae_sizes import masked_autoencoder
 from models.mae_weights import IMAGENET_MEAN, IMAGENET_STD
 from models.masked_autoencoder import MaskedAutoencoder
+from models.patch_masking import count_visible
+from models.sample_noise import sample_noise
+
+# What random numbers are for; those of the two have nothing in common.
+_TRAINING, _EVALUATION = range(2)
+# Label of an image that is evaluated twice so that all processes have equally many.
+_REPEATED = -1
 
 
 class MAEPretraining(L.LightningModule):
@@ -27,8 +37,10 @@ class MAEPretraining(L.LightningModule):
     error of each, their gap, and the AUC of a guess of membership by the error. With the true
     decoder at hand that is the most a one-mask attack by error can reach.
 
-    Everything random in a step comes from (seed, epoch, batch, rank), so a run that was stopped
-    anywhere continues as if it had not been.
+    Crop and mask of an image come from the seed, the epoch and the image's place in it: a run that
+    was stopped anywhere continues as if it had not been, and several processes, or accumulated
+    batches, make the same steps as one. Dropout comes from the seed, the epoch and the batch, of
+    which each process takes its part.
 
     Args:
         size: ``encoder_i``, ``encoder_ii`` or ``encoder_iii`` (Table 1: ViT-Base, Large, Huge), or
@@ -56,6 +68,9 @@ class MAEPretraining(L.LightningModule):
             deviation, ``"none"`` leaves images in [0, 1].
         weights: A file of a masked autoencoder to start from; sizes, normalisation and target come
             from it.
+        attacked: The file of the encoder that this model is to be a shadow of: another size (or
+            mask ratio, if the file tells it) is refused before anything is trained. Nothing else
+            is taken from it.
         compile: Compile the model (worth it on a GPU).
         seed: Of the initial weights and of everything random in a step.
 
@@ -87,6 +102,7 @@ class MAEPretraining(L.LightningModule):
         crop_scale: Sequence[float] = (0.2, 1.0),
         normalisation: Literal["imagenet", "none"] = "imagenet",
         weights: str | None = None,
+        attacked: str | None = None,
         compile: bool = False,
         seed: int = 0,
     ) -> None:
@@ -108,8 +124,7 @@ class MAEPretraining(L.LightningModule):
                 "encoder_dropout and decoder_dropout must be in [0, 1), got "
                 f"{encoder_dropout} and {decoder_dropout}"
             )
-        if not 0 <= seed < 2**63:
-            raise InputError(f"model.seed must be in [0, 2^63), got {seed}")
+        require_seed(seed)
         if len(crop_scale) != 2 or not 0 < crop_scale[0] <= crop_scale[1] <= 1:
             raise InputError(f"crop_scale must be a range in (0, 1], got {crop_scale}")
         if normalisation == "imagenet" and in_chans != len(IMAGENET_MEAN):
@@ -124,6 +139,7 @@ class MAEPretraining(L.LightningModule):
         self.crop_scale = crop_scale
         self.normalisation = normalisation
         self.weights = weights
+        self.attacked = attacked
         self.compile_model = compile
         self.seed = seed
         self.size, self.image_size, self.in_chans = size, image_size, in_chans
@@ -143,8 +159,10 @@ class MAEPretraining(L.LightningModule):
             "decoder_dropout": decoder_dropout,
         }
         self.model: MaskedAutoencoder | None = None
+        self.training_record: TrainingRecord | None = None
+        self._starts_from_owners_decoder = False
         self.train_error, self.test_error = MeanMetric(), MeanMetric()
-        self.membership = BinaryAUROC()
+        self.membership = BinaryAUROC(ignore_index=_REPEATED)
 
     @property
     def autoencoder(self) -> MaskedAutoencoder:
@@ -156,7 +174,7 @@ class MAEPretraining(L.LightningModule):
         """Builds the model, with weights that depend on the seed alone.
 
         Raises:
-            InputError: Sizes do not fit each other, or the file to start from is of no use.
+            InputError: Sizes do not fit each other or the mask ratio, or a file is of no use.
         """
         if self.model is not None:
             return
@@ -174,20 +192,38 @@ class MAEPretraining(L.LightningModule):
                 if self.normalisation == "imagenet":
                     self.model.mean.copy_(torch.tensor(IMAGENET_MEAN))
                     self.model.std.copy_(torch.tensor(IMAGENET_STD))
+        self.require_mask_ratio()
+        if self.attacked is not None:
+            require_shadow_of(self.attacked, self.model, self.mask_ratio)
         self._removed_errors: Any = self.model.removed_errors
         if self.compile_model:
             self._removed_errors = torch.compile(self.model.removed_errors)
 
+    def require_mask_ratio(self) -> None:
+        """Checks that some patches are masked and others are visible.
+
+        Raises:
+            InputError: They are not.
+        """
+        try:
+            count_visible(self.autoencoder.num_patches, self.mask_ratio)
+        except ValueError as error:
+            raise InputError(f"model.mask_ratio: {error}") from error
+
     def _loaded(self, path: str) -> MaskedAutoencoder:
         """The autoencoder in a file, with the options that a file does not hold."""
         heads = self._options.get("num_heads")
-        model = load_autoencoder(
+        loaded = load_autoencoder(
             path,
             image_size=self.image_size,
             num_heads=None if heads is None else int(heads),
             # Where it is not asked for, the file's own, if it says.
             norm_pix_loss=True if self._options["norm_pix_loss"] else None,
-        ).model
+        )
+        record, model = loaded.training, loaded.model
+        self._starts_from_owners_decoder = (
+            loaded.has_decoder and record is not None and record.part == "target"
+        )
         blocks = model.encoder.get_submodule("blocks")
         assert isinstance(blocks, nn.Sequential)
         found = {"patch_size": model.patch_size, "embed_dim": model.embed_dim, "depth": len(blocks)}
@@ -216,22 +252,49 @@ class MAEPretraining(L.LightningModule):
                 f"set model.in_chans to {channels}, or the images' in_chans to {self.in_chans}"
             )
 
+    def on_fit_start(self) -> None:
+        """Notes for checkpoints what the model is trained on."""
+        self.training_record = self.record_of_training()
+
+    def record_of_training(self) -> TrainingRecord:
+        """What checkpoints say about this training.
+
+        Raises:
+            InputError: A shadow would start from the decoder that the target's owner keeps.
+        """
+        part, images = self.trainer.datamodule.trained_on  # type: ignore[attr-defined]
+        if self._starts_from_owners_decoder and part not in ("", "target"):
+            raise InputError(
+                f"{self.weights} holds the target's own decoder, which no attacker has: start "
+                f"'{part}' from the encoder.safetensors of that run"
+            )
+        return TrainingRecord("autoencoder", self.mask_ratio, part, images)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Says in the checkpoint what the model was trained on."""
+        if self.training_record is not None:
+            checkpoint[ENTRY] = self.training_record.as_dict()
+
     def forward(self, images: Tensor) -> Tensor:
         """Images (N, c, S, S) in [0, 1] to the encoder's tokens (N, 1 + L, D), nothing masked."""
         return self.autoencoder.encode(images)
 
     def on_train_batch_start(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        """Seeds crops, masks and dropout of this step."""
-        place = (self.seed, self.current_epoch, batch_idx, self.global_rank)
-        torch.manual_seed(int(np.random.SeedSequence(place).generate_state(1)[0]))
+        """Seeds the dropout of this step, in all processes alike."""
+        place = np.random.SeedSequence(self.seed, spawn_key=(self.current_epoch, batch_idx))
+        torch.manual_seed(int(place.generate_state(1)[0]))
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         """Mean squared error of the removed patches of augmented images."""
+        share = share_of_batch(self.trainer, batch_idx, len(batch[0]))
+        place, width = (_TRAINING, self.current_epoch), CROP_NOISE + self.autoencoder.num_patches
+        noise = sample_noise(self.seed, place, share.positions, width).to(self.device)
+        crops, masks = noise[:, :CROP_NOISE], noise[:, CROP_NOISE:]
         if self.augmentation == "none":
             images = resize(batch[0], self.image_size)
         else:
-            images = random_resized_crop(batch[0], self.image_size, self.crop_scale)
-        loss: Tensor = self._removed_errors(images, self.mask_ratio).mean()
+            images = random_resized_crop(batch[0], self.image_size, self.crop_scale, crops)
+        loss = share.mean(self._removed_errors(images, self.mask_ratio, masks).mean(dim=1))
         self.log(
             "train/loss",
             loss,
@@ -239,10 +302,10 @@ class MAEPretraining(L.LightningModule):
             on_epoch=True,
             sync_dist=True,
             prog_bar=True,
-            batch_size=len(images),
+            batch_size=share.total,
         )
         rate = self.trainer.optimizers[0].param_groups[0]["lr"]
-        self.log("train/learning_rate", rate, batch_size=len(images))
+        self.log("train/learning_rate", rate, batch_size=share.total)
         return loss
 
     def on_train_epoch_end(self) -> None:
@@ -270,20 +333,20 @@ class MAEPretraining(L.LightningModule):
         """As in validation, for all images."""
         self._compare(batch, batch_idx, dataloader_idx)
 
-    def fixed_noise(self, number: int, batch_idx: int) -> Tensor:
-        """Masking noise (number, L) of a batch that is evaluated, always the same."""
-        place = (self.seed, batch_idx, self.global_rank)
-        seed = int(np.random.SeedSequence(place).generate_state(1)[0])
-        generator = torch.Generator().manual_seed(seed)
-        noise = torch.rand(number, self.autoencoder.num_patches, generator=generator)
+    def fixed_noise(self, positions: Tensor) -> Tensor:
+        """Masking noise (N, L) of images that are evaluated, by their places (N,) in the set."""
+        noise = sample_noise(self.seed, (_EVALUATION,), positions, self.autoencoder.num_patches)
         return noise.to(self.device)
 
     def _compare(self, batch: tuple[Tensor, Tensor], batch_idx: int, dataloader_idx: int) -> None:
+        share = share_of_batch(self.trainer, batch_idx, len(batch[0]), dataloader_idx)
         images = resize(batch[0], self.image_size)
-        noise = self.fixed_noise(len(images), batch_idx)
+        noise = self.fixed_noise(share.positions)
         errors = self.autoencoder.per_image_error(images, self.mask_ratio, noise)
-        (self.test_error if dataloader_idx else self.train_error).update(errors)
-        self.membership.update(-errors, torch.full_like(errors, 1 - dataloader_idx).long())
+        counted = share.counted.to(self.device)
+        (self.test_error if dataloader_idx else self.train_error).update(errors, counted)
+        members = torch.full_like(errors, 1 - dataloader_idx).long()
+        self.membership.update(-errors, torch.where(counted, members, _REPEATED))
 
     def on_validation_epoch_end(self) -> None:
         """Logs the gap between members and non-members."""

@@ -8,10 +8,15 @@ import lightning as L
 import torch
 from torch import Tensor, nn
 
-from artifacts.errors import InputError
-from attacks.membership import best_threshold, bootstrap_intervals, membership_metrics
+from artifacts.errors import InputError, require_seed
+from artifacts.training_record import TrainingRecord
+from attacks.membership import (
+    best_threshold,
+    bootstrap_intervals,
+    membership_metrics,
+    unresolvable_rates,
+)
 from attacks.membership_baselines import DownstreamClassifier
-from attacks.membership_masks import mask_noise
 from attacks.membership_scores import MembershipAttack
 from attacks.membership_suite import (
     ATTACKS,
@@ -20,6 +25,11 @@ from attacks.membership_suite import (
     Viewer,
     shadow_rounds,
     upper_bound,
+)
+from lightning_modules.membership_roles import (
+    common_mask_ratio,
+    require_role,
+    require_shared_encoder,
 )
 from lightning_modules.victim import load_autoencoder
 from models.augmentation import resize
@@ -47,15 +57,16 @@ class MembershipInference(L.LightningModule):
             bound of attacks by error.
         attacks: Names of attacks (see :data:`attacks.membership_suite.ATTACKS`); by default all
             that the models and data allow.
-        mask_ratio: Share of patches that are removed.
-        num_masks: Masks that each image is scored under.
-        complementary_masks: Whether masks cover each patch equally often.
+        mask_ratio: Share of patches that are removed; by default that of the decoders' training,
+            and another is refused.
+        num_masks: Masks that each image is scored under. Baseline D has its own.
+        complementary_masks: Whether masks cover each patch equally often, or else are independent.
         rows_per_pass: Masked images in one forward pass; bounds the memory.
         bootstrap: Resamples of the 95 % intervals.
         seed: Of masks and intervals.
 
     Raises:
-        InputError: A number makes no sense, or an attack is unknown.
+        InputError: A number makes no sense, or an attack is unknown or named twice.
     """
 
     def __init__(
@@ -66,7 +77,7 @@ class MembershipInference(L.LightningModule):
         simulated: str | None = None,
         true_target: str | None = None,
         attacks: list[str] | None = None,
-        mask_ratio: float = 0.75,
+        mask_ratio: float | None = None,
         num_masks: int = 32,
         complementary_masks: bool = True,
         rows_per_pass: int = 512,
@@ -74,6 +85,11 @@ class MembershipInference(L.LightningModule):
         seed: int = 0,
     ) -> None:
         super().__init__()
+        if attacks is not None and (not attacks or len(set(attacks)) < len(attacks)):
+            raise InputError(
+                f"model.attacks must name at least one attack, and each once, got {attacks}; "
+                "leave it out (null) for all"
+            )
         unknown = [name for name in attacks or [] if name not in ATTACKS]
         if unknown:
             raise InputError(f"unknown attack '{unknown[0]}'; choose from {', '.join(ATTACKS)}")
@@ -82,46 +98,73 @@ class MembershipInference(L.LightningModule):
                 f"model.shadows names {len(shadows)} files, model.references {len(references)}; "
                 "they must be as many, at least one"
             )
-        if min(num_masks, rows_per_pass, bootstrap) < 1 or not 0 < mask_ratio < 1:
+        if min(num_masks, rows_per_pass, bootstrap) < 1:
             raise InputError(
-                "num_masks, rows_per_pass and bootstrap must be at least 1 and mask_ratio in (0, 1)"
+                "num_masks, rows_per_pass and bootstrap must be at least 1, got "
+                f"{num_masks}, {rows_per_pass} and {bootstrap}"
             )
+        require_seed(seed)
         self.paths = {"target": target, "simulated": simulated or target}
         self.paths |= {"true_target": true_target} if true_target is not None else {}
         for number, (shadow, reference) in enumerate(zip(shadows, references, strict=True)):
             self.paths |= {f"shadow_{number}": shadow, f"reference_{number}": reference}
         self.num_shadows = len(shadows)
         self.names = attacks
-        self.mask_ratio = mask_ratio
+        self.asked_mask_ratio = mask_ratio
         self.num_masks = num_masks
         self.complementary_masks = complementary_masks
         self.rows_per_pass = rows_per_pass
         self.bootstrap = bootstrap
         self.seed = seed
         self.models = nn.ModuleDict()
+        self.training_records: dict[str, TrainingRecord | None] = {}
         self.attacks: dict[str, MembershipAttack] = {}
         self.scores: dict[str, tuple[list[Tensor], list[Tensor]]] = {}
         self.metrics: dict[str, Any] = {}
 
-    def configure_model(self) -> None:
+    def setup(self, stage: str) -> None:
         """Reads the models.
 
         Raises:
-            InputError: A file is missing, of no use, or of other sizes than the target.
+            InputError: A file is missing, of no use, in a role that is not its own, of another
+                split, or of other sizes than the target; or there are several devices.
         """
+        data: Any = getattr(self.trainer, "datamodule", None)
+        if not hasattr(data, "attacker_loaders"):
+            raise InputError("MembershipInference needs --data=datamodules.MembershipSplits")
+        if self.trainer.world_size > 1:
+            raise InputError("MembershipInference runs on one device: set trainer.devices to 1")
+        if len(data.shadow_names) != self.num_shadows:
+            raise InputError(
+                f"data.num_shadows is {len(data.shadow_names)}, but there are {self.num_shadows} "
+                "model.shadows; make them equal"
+            )
         if self.models:
             return
         for name, path in self.paths.items():
             loaded = load_autoencoder(path)
-            if not loaded.has_decoder:
-                raise InputError(
-                    f"{path} holds no trained decoder; lightning_modules.ShadowDecoder trains one"
-                )
+            require_role(name, path, loaded, data.training_digests)
+            self.training_records[name] = loaded.training
             self.models[name] = loaded.model.eval().requires_grad_(False)
             first = self.autoencoder("target")
             for size in ("image_size", "in_chans", "num_patches"):
                 if getattr(loaded.model, size) != getattr(first, size):
                     raise InputError(f"{path} has another {size} than {self.paths['target']}")
+        require_shared_encoder(self.paths, dict(self.models.items()))
+        self.mask_ratio = common_mask_ratio(
+            self.asked_mask_ratio, self.paths, self.training_records
+        )
+        try:
+            self.viewer = Viewer.of_masks(
+                self.autoencoder("target").num_patches,
+                self.mask_ratio,
+                self.num_masks,
+                complementary=self.complementary_masks,
+                rows_per_pass=self.rows_per_pass,
+                seed=self.seed,
+            )
+        except ValueError as error:
+            raise InputError(f"model.mask_ratio: {error}") from error
 
     def autoencoder(self, name: str) -> MaskedAutoencoder:
         """One of the models by its role."""
@@ -141,25 +184,9 @@ class MembershipInference(L.LightningModule):
         """Lets every attack learn from the shadow models and the attacker's images.
 
         Raises:
-            InputError: The data module has none, or an attack that was asked for lacks something.
+            InputError: An attack that was asked for lacks something.
         """
-        data: Any = getattr(self.trainer, "datamodule", None)
-        if not hasattr(data, "attacker_loaders"):
-            raise InputError("MembershipInference needs --data=datamodules.MembershipSplits")
-        loaders = data.attacker_loaders()
-        if len(loaders.shadows) != self.num_shadows:
-            raise InputError(
-                f"data.num_shadows is {len(loaders.shadows)}, but there are {self.num_shadows} "
-                "model.shadows; make them equal"
-            )
-        noise = mask_noise(
-            self.num_masks,
-            self.autoencoder("target").num_patches,
-            self.mask_ratio,
-            seed=self.seed,
-            complementary=self.complementary_masks,
-        )
-        self.viewer = Viewer(noise, self.mask_ratio, self.rows_per_pass)
+        loaders = self.trainer.datamodule.attacker_loaders()  # type: ignore[attr-defined]
         self.target = self._observed("target", "simulated", loaders.downstream)
         self.references = [
             self._observed(f"reference_{number}", f"shadow_{number}", loaders.downstream)
@@ -180,10 +207,14 @@ class MembershipInference(L.LightningModule):
             missing["likelihood_ratio"] = "two shadow models (data.num_shadows)"
         if loaders.downstream is None:
             missing["baseline_a"] = "labelled images (data.sizes.downstream)"
+        if self.num_masks < 2:
+            missing["combined"] = "two masks (model.num_masks)"
         for name in names:
             if name in missing and self.names is not None:
                 raise InputError(f"the attack '{name}' needs {missing[name]}")
-            if name not in missing:
+            if name in missing:
+                _log.info("without the attack '%s': it needs %s", name, missing[name])
+            else:
                 self.attacks[name] = ATTACKS[name]()
                 try:
                     self.attacks[name].fit(rounds, population)
@@ -244,7 +275,12 @@ class MembershipInference(L.LightningModule):
 
     def on_test_epoch_end(self) -> None:
         """Measures how well each attack tells members from non-members."""
-        self.metrics = {"kind": "membership", "num_masks": self.num_masks, "attacks": {}}
+        self.metrics = {
+            "kind": "membership",
+            "num_masks": self.num_masks,
+            "mask_ratio": self.mask_ratio,
+            "attacks": {},
+        }
         for name, attack in self.attacks.items():
             members, non_members = self.joined_scores(name)
             self.metrics |= {"num_members": len(members), "num_non_members": len(non_members)}
@@ -261,7 +297,10 @@ class MembershipInference(L.LightningModule):
                 "shadow": membership_metrics(*attack.shadow_scores, attack.threshold),
                 "asr_best_threshold": membership_metrics(members, non_members, best)["asr"],
             }
-            self.log_dict({f"membership/{name}/{key}": value for key, value in measured.items()})
+            notes = unresolvable_rates(len(non_members))
+            self.metrics["notes"] = notes
+            shown = {key: value for key, value in measured.items() if key not in notes}
+            self.log_dict({f"membership/{name}/{key}": value for key, value in shown.items()})
 
     def joined_scores(self, name: str) -> tuple[Tensor, Tensor]:
         """All scores of members (m,) and non-members (n,) by one attack."""

@@ -1,15 +1,21 @@
 """A decoder for an encoder that was released without one."""
 
 import copy
-from typing import Literal
+from dataclasses import replace
+from typing import Any, Literal
 
 import torch
 
 from artifacts.errors import InputError
+from artifacts.training_record import TrainingRecord
 from lightning_modules.mae_pretraining import MAEPretraining
+from lightning_modules.membership_roles import (
+    SIZES_OF_DECODER,
+    require_attackers_decoder,
+    require_same_split,
+)
 from lightning_modules.victim import load_autoencoder
-from models.mae_weights import DecoderSize
-from models.masked_autoencoder import MaskedAutoencoder
+from models.mae_weights import DecoderSize, PretrainedAutoencoder
 
 
 class ShadowDecoder(MAEPretraining):
@@ -81,47 +87,69 @@ class ShadowDecoder(MAEPretraining):
             return
         with torch.random.fork_rng():
             torch.manual_seed(self.seed)
-            simulated = self._with_fresh_decoder()
+            attacked = self._with_fresh_decoder()
+        simulated = attacked.model
+        self._records = {self.encoder_path: attacked.training}
         if self.decoder_path is not None:
-            self._give_decoder(simulated, self.decoder_path)
+            self._give_decoder(attacked, self.decoder_path)
         simulated.encoder.requires_grad_(False)
         self.model = simulated
+        self.require_mask_ratio()
         self.image_size, self.in_chans = simulated.image_size, simulated.in_chans
         self._removed_errors = simulated.removed_errors
 
-    def _with_fresh_decoder(self) -> MaskedAutoencoder:
+    def _with_fresh_decoder(self) -> PretrainedAutoencoder:
         return load_autoencoder(
             self.encoder_path,
             image_size=self.asked_image_size,
             num_heads=self.num_heads,
             norm_pix_loss=self.norm_pix_loss,
             decoder=self.fresh,
-        ).model
+        )
 
-    def _give_decoder(self, simulated: MaskedAutoencoder, path: str) -> None:
-        shadow = load_autoencoder(path)
+    def _give_decoder(self, attacked: PretrainedAutoencoder, path: str) -> None:
+        shadow, simulated = load_autoencoder(path), attacked.model
         if not shadow.has_decoder:
             raise InputError(f"{path} holds an encoder without a decoder; give a whole autoencoder")
         model = shadow.model
-        for name in ("embed_dim", "patch_size", "image_size", "in_chans"):
+        for name in SIZES_OF_DECODER:
             ours, theirs = getattr(simulated, name), getattr(model, name)
             if ours != theirs:
                 raise InputError(
                     f"the decoder of {path} does not fit {self.encoder_path}: their {name} are "
                     f"{theirs} and {ours}; train the shadow at the sizes of the attacked encoder"
                 )
+        require_attackers_decoder(path, shadow, attacked)
+        self._records[path] = shadow.training
         simulated.decoder = copy.deepcopy(model.decoder)
         simulated.norm_pix_loss = model.norm_pix_loss
         simulated.record[1:] = model.record[1:]
 
     def setup(self, stage: str) -> None:
-        """Checks the data against the encoder.
+        """Checks the data against the encoder, and what the files say against the split.
 
         Raises:
-            InputError: They do not fit.
+            InputError: They do not fit, or members of the target would be trained on.
         """
         self.configure_model()
         super().setup(stage)
+        data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
+        if stage == "fit" and data.trained_on[0] == "target":
+            raise InputError(
+                "data.part is 'target': the decoder would be trained on the members that the "
+                "attack is to find; set data.part to 'pool' or 'shadow_1'"
+            )
+        for path, record in self._records.items():
+            require_same_split(path, record, getattr(data, "training_digests", {}))
+
+    def record_of_training(self) -> TrainingRecord:
+        """What checkpoints say about this training, and about the encoder's."""
+        encoder = self._records[self.encoder_path]
+        return replace(
+            super().record_of_training(),
+            kind="decoder",
+            encoder=None if encoder is None else encoder.of_encoder,
+        )
 
     def train(self, mode: bool = True) -> "ShadowDecoder":
         """The encoder stays in evaluation mode."""

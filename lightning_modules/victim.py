@@ -1,5 +1,6 @@
 """The attacked model, probe or autoencoder, from whatever file holds it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -59,9 +60,9 @@ def load_autoencoder(
     Raises:
         InputError: The file is missing, unreadable, holds NaN, or is of something else.
     """
-    weights = read_autoencoder(path)
+    weights, training = read_autoencoder(path)
     try:
-        return autoencoder_from_state_dict(
+        loaded = autoencoder_from_state_dict(
             weights,
             image_size=image_size,
             num_heads=num_heads,
@@ -69,7 +70,8 @@ def load_autoencoder(
             decoder=decoder,
         )
     except ValueError as error:
-        raise InputError(f"{path} is not a masked autoencoder: {error}") from error
+        raise InputError(f"{path} cannot be taken as a masked autoencoder: {error}") from error
+    return replace(loaded, training=training)
 
 
 def require_own_training_set(probe: Probe, path: str | Path, inputs: Tensor) -> None:

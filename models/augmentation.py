@@ -8,6 +8,8 @@ from torch.nn import functional as F
 
 # How often a box is drawn before the whole image is taken.
 _ATTEMPTS = 10
+# Random numbers that a crop takes: area, aspect, left and top of each attempt, and the flip.
+CROP_NOISE = 4 * _ATTEMPTS + 1
 
 
 def to_unit_range(images: Tensor) -> Tensor:
@@ -29,25 +31,21 @@ def resize(images: Tensor, size: int) -> Tensor:
 
 
 def random_boxes(
-    number: int,
-    scale: Sequence[float] = (0.2, 1.0),
-    ratio: Sequence[float] = (3 / 4, 4 / 3),
-    device: torch.device | str = "cpu",
+    noise: Tensor, scale: Sequence[float] = (0.2, 1.0), ratio: Sequence[float] = (3 / 4, 4 / 3)
 ) -> Tensor:
     """Boxes in the unit square, distributed as torchvision's ``RandomResizedCrop`` draws them.
 
     Args:
-        number: How many N.
+        noise: Uniform numbers (N, 40) in [0, 1].
         scale: Range of a box's share of the area.
         ratio: Range of width over height, whose logarithm is uniform.
-        device: Where they are drawn.
 
     Returns:
         Left, top, width and height (N, 4).
     """
-    drawn = torch.rand(4, number, _ATTEMPTS, device=device)
+    drawn = noise.reshape(len(noise), 4, _ATTEMPTS).transpose(0, 1)
     area = scale[0] + (scale[1] - scale[0]) * drawn[0]
-    low, high = torch.tensor(ratio, device=device).log()
+    low, high = torch.tensor(ratio, device=noise.device).log()
     aspect = (low + (high - low) * drawn[1]).exp()
     width, height = (area * aspect).sqrt(), (area / aspect).sqrt()
     fits = (width <= 1) & (height <= 1)
@@ -97,7 +95,7 @@ def crop_and_resize(images: Tensor, boxes: Tensor, size: int, flip: Tensor | Non
 
 
 def random_resized_crop(
-    images: Tensor, size: int, scale: Sequence[float] = (0.2, 1.0), flip: bool = True
+    images: Tensor, size: int, scale: Sequence[float] = (0.2, 1.0), noise: Tensor | None = None
 ) -> Tensor:
     """Random boxes of the images, resized, half of them mirrored.
 
@@ -105,11 +103,12 @@ def random_resized_crop(
         images: Images (N, C, S, S), uint8 or in [0, 1].
         size: Side of the result.
         scale: Range of a box's share of the area.
-        flip: Whether to mirror.
+        noise: Uniform numbers (N, ``CROP_NOISE``) in [0, 1]; by default random.
 
     Returns:
         Images (N, C, size, size) in [0, 1].
     """
-    boxes = random_boxes(len(images), scale, device=images.device)
-    mirrored = torch.rand(len(images), device=images.device) < 0.5 if flip else None
-    return crop_and_resize(images, boxes, size, mirrored)
+    if noise is None:
+        noise = torch.rand(len(images), CROP_NOISE, device=images.device)
+    boxes = random_boxes(noise[:, 1:], scale)
+    return crop_and_resize(images, boxes, size, flip=noise[:, 0] < 0.5)

@@ -167,8 +167,11 @@ def load_backbone(
         from models.mae_encoders import mae_encoder
 
         if weights is None:
-            raise ValueError("a masked autoencoder needs its file as `weights`")
-        encoder = mae_encoder(weights, read_autoencoder(weights), image_size, features)
+            raise ValueError(
+                "no library has weights for the backbone mae: give a masked autoencoder's file "
+                "as `weights`"
+            )
+        encoder = mae_encoder(weights, read_autoencoder(weights)[0], image_size, features)
     elif source == "identity":
         if image_size is None or weights is not None or features != "cls":
             raise ValueError("identity has no weights or tokens, and needs an image_size")

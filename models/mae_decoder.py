@@ -45,7 +45,6 @@ class MaskedDecoder(nn.Module):
         depth: Number of blocks.
         num_heads: Attention heads.
         mlp_ratio: Hidden width of a block's MLP over D.
-        dropout: Rate behind attention and inside and behind the MLP.
     """
 
     def __init__(
@@ -57,7 +56,6 @@ class MaskedDecoder(nn.Module):
         depth: int,
         num_heads: int,
         mlp_ratio: float = 4.0,
-        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         from timm.models.vision_transformer import Block
@@ -73,7 +71,6 @@ class MaskedDecoder(nn.Module):
                     num_heads,
                     mlp_ratio,
                     qkv_bias=True,
-                    proj_drop=dropout,
                     norm_layer=norm,  # type: ignore[arg-type]
                 )
                 for _ in range(depth)

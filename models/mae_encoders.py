@@ -49,7 +49,7 @@ def mae_encoder(
     try:
         model = autoencoder_from_state_dict(state_dict, image_size=image_size).model
     except ValueError as error:
-        raise ValueError(f"{weights} is no masked autoencoder: {error}") from error
+        raise ValueError(f"{weights} cannot be taken as a masked autoencoder: {error}") from error
     if model.in_chans != 3:
         raise ValueError(f"{weights} is of images with {model.in_chans} channels, not 3")
     # Without the decoder, which is no part of the features, nor of their hash.

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from artifacts.training_record import TrainingRecord
 from models.masked_autoencoder import MaskedAutoencoder
 
 # What the published weights were trained with, under every name.
@@ -32,11 +33,13 @@ class PretrainedAutoencoder:
         origin: Whose names the entries had: ``"afterimage"``, ``"official"`` (timm's are the same)
             or ``"transformers"``.
         has_decoder: Whether the decoder's weights are trained; otherwise they are fresh.
+        training: What its file says about its training, if anything.
     """
 
     model: MaskedAutoencoder
     origin: str
     has_decoder: bool
+    training: TrainingRecord | None = None
 
 
 # From transformers' names to the published ones, after the query, key and value are joined.
@@ -71,6 +74,8 @@ def from_transformers(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
         present = [part for part in parts if part is not None]
         if len(present) < 3:
             raise ValueError(f"query, key and value of '{name}' are not all there")
+        if len({part.shape for part in present}) > 1 or not present[0].dim():
+            raise ValueError(f"query, key and value of '{name}' differ in shape")
         renamed[name.replace(".attn.q.", ".attn.qkv.")] = torch.cat(present)
     return renamed
 
@@ -109,6 +114,10 @@ def autoencoder_from_state_dict(
             weights = {name.removeprefix(prefix): value for name, value in weights.items()}
     buffers = ("record", "mean", "std")
     known: dict[str, Tensor] = {name: weights.pop(name) for name in buffers if name in weights}
+    for name, value in weights.items():
+        if not value.is_floating_point() or not value.numel():
+            kind = str(value.dtype).removeprefix("torch.")
+            raise ValueError(f"'{name}' is {kind} of shape {tuple(value.shape)}, no weights")
     if "record" in known:
         origin = "afterimage"
         weights = _from_own(weights)
@@ -119,7 +128,7 @@ def autoencoder_from_state_dict(
     _require_autoencoder(weights)
     shapes = _Shapes.of(weights, "")
     has_decoder = "decoder_pred.weight" in weights and decoder is None
-    heads, decoder_heads, normalised = (int(value) for value in known.get("record", (0, 0, 0)))
+    heads, decoder_heads, normalised = _record(known)
     if decoder is not None or not has_decoder:
         decoder = decoder or DecoderSize()
         weights = {
@@ -135,6 +144,10 @@ def autoencoder_from_state_dict(
             decoder_heads or _heads(decoder_shapes.dim, {512: 16, 128: 4}, "decoder"),
         )
     old_size = shapes.grid * shapes.patch_size
+    if image_size is not None and (image_size < 1 or image_size % shapes.patch_size):
+        raise ValueError(
+            f"image_size {image_size} is no multiple of the patch size {shapes.patch_size}"
+        )
     model = MaskedAutoencoder(
         image_size or old_size,
         shapes.patch_size,
@@ -174,13 +187,23 @@ class _Shapes:
             for name in weights
             if (match := re.match(rf"{prefix}blocks\.(\d+)\.", name))
         }
-        positions = weights.get(f"{prefix}pos_embed")
-        hidden = weights.get(f"{prefix}blocks.0.mlp.fc1.weight")
+        entries = {"pos_embed": 3, "blocks.0.mlp.fc1.weight": 2}
+        for name in (f"{prefix}{entry}" for entry in entries):
+            if name not in weights:
+                raise ValueError(f"there is no '{name}' in it")
+        for name, dimensions in (
+            *((f"{prefix}{entry}", dimensions) for entry, dimensions in entries.items()),
+            ("patch_embed.proj.weight", 4),
+        ):
+            if weights[name].dim() != dimensions:
+                raise ValueError(
+                    f"its '{name}' has shape {tuple(weights[name].shape)}, not {dimensions} "
+                    "dimensions"
+                )
+        positions, hidden = (weights[f"{prefix}{entry}"] for entry in entries)
         kernel = weights["patch_embed.proj.weight"]
-        if positions is None or hidden is None or positions.dim() != 3 or kernel.dim() != 4:
-            raise ValueError(f"its {prefix}pos_embed or {prefix}blocks are missing or misshapen")
         grid = round((positions.shape[1] - 1) ** 0.5)
-        if grid**2 != positions.shape[1] - 1 or kernel.shape[2] != kernel.shape[3]:
+        if grid < 1 or grid**2 != positions.shape[1] - 1 or kernel.shape[2] != kernel.shape[3]:
             raise ValueError(
                 f"its {positions.shape[1]} positions are not those of a square and a class token"
             )
@@ -227,9 +250,27 @@ def _resample(positions: Tensor, grid: int) -> Tensor:
     return resampled
 
 
+def _record(known: Mapping[str, Tensor]) -> tuple[int, int, int]:
+    """Heads of encoder and decoder and whether pixels were normalised; 0 where nothing says it."""
+    record = known.get("record", torch.zeros(3, dtype=torch.int64))
+    if record.shape != (3,) or record.is_floating_point() or record.is_complex():
+        raise ValueError(f"its 'record' is not three whole numbers, but of {tuple(record.shape)}")
+    heads, decoder_heads, normalised = record.tolist()
+    return heads, decoder_heads, normalised
+
+
 def _set_normalisation(model: MaskedAutoencoder, known: Mapping[str, Tensor]) -> None:
     """That of the file, else ImageNet's, which all published weights were trained with."""
-    if {"mean", "std"} <= known.keys():
+    if "mean" in known or "std" in known:
+        for name in ("mean", "std"):
+            value = known.get(name, torch.empty(0))
+            shape_fits = value.is_floating_point() and value.shape == (model.in_chans,)
+            if not shape_fits or not bool(torch.isfinite(value).all()):
+                raise ValueError(
+                    f"its '{name}' is not one finite number for each of {model.in_chans} channels"
+                )
+        if not bool((known["std"] > 0).all()):
+            raise ValueError(f"its 'std' must be positive, got {known['std'].tolist()}")
         model.mean.copy_(known["mean"])
         model.std.copy_(known["std"])
     elif model.in_chans == len(IMAGENET_MEAN):

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from models.mae_decoder import MaskedDecoder, sincos_positions
 from models.patch_masking import Masking, masking_from_noise, take
+from models.shared_dropout import SharedDropout
 
 
 class MaskedAutoencoder(nn.Module):
@@ -68,8 +69,6 @@ class MaskedAutoencoder(nn.Module):
         _check_sizes(image_size, patch_size, decoder_embed_dim, decoder_num_heads)
         if min(in_chans, depth, decoder_depth) < 1:
             raise ValueError("channels and depths must be at least 1")
-        if not (0 <= encoder_dropout < 1 and 0 <= decoder_dropout < 1):
-            raise ValueError("dropout rates must be in [0, 1)")
         from timm.models.vision_transformer import VisionTransformer
 
         self.image_size, self.patch_size, self.in_chans = image_size, patch_size, in_chans
@@ -85,7 +84,6 @@ class MaskedAutoencoder(nn.Module):
             depth=depth,
             num_heads=num_heads,
             mlp_ratio=mlp_ratio,
-            proj_drop_rate=encoder_dropout,
             norm_layer=partial(nn.LayerNorm, eps=1e-6),
             weight_init="skip",
         )
@@ -100,8 +98,8 @@ class MaskedAutoencoder(nn.Module):
             decoder_depth,
             decoder_num_heads,
             mlp_ratio,
-            decoder_dropout,
         )
+        self.set_dropout(encoder_dropout, decoder_dropout)
         self.register_buffer("mean", torch.zeros(in_chans))
         self.register_buffer("std", torch.ones(in_chans))
         # What shapes do not tell, so that a state dict alone says what model it is of.
@@ -129,10 +127,10 @@ class MaskedAutoencoder(nn.Module):
             nn.init.normal_(self.decoder.mask_token, std=0.02)
 
     def set_dropout(self, encoder: float, decoder: float) -> None:
-        """Sets the dropout rates of a model that was built with others.
+        """Sets the rates of dropout behind attention and inside and behind the MLPs.
 
         Args:
-            encoder: Rate in the encoder, as ``encoder_dropout``.
+            encoder: Rate in the encoder.
             decoder: Rate in the decoder.
 
         Raises:
@@ -141,11 +139,10 @@ class MaskedAutoencoder(nn.Module):
         if not (0 <= encoder < 1 and 0 <= decoder < 1):
             raise ValueError("dropout rates must be in [0, 1)")
         for part, rate in ((self.encoder, encoder), (self.decoder, decoder)):
-            for name, module in part.named_modules():
-                # Behind projections, as timm's proj_drop_rate; not in the attention's weights.
+            for name, _ in list(part.named_modules()):
+                # As timm's proj_drop_rate; not in the attention's weights.
                 if name.endswith(("proj_drop", "mlp.drop1", "mlp.drop2")):
-                    assert isinstance(module, nn.Dropout)
-                    module.p = rate
+                    part.set_submodule(name, SharedDropout(rate))
 
     @property
     def num_patches(self) -> int:
@@ -181,7 +178,13 @@ class MaskedAutoencoder(nn.Module):
         )
 
     def normalise(self, images: Tensor) -> Tensor:
-        """Images (N, c, S, S) in [0, 1] to the scale that the layers see."""
+        """Images (N, c, S, S) in [0, 1] to the scale that the layers see.
+
+        Raises:
+            ValueError: They have other channels than the model.
+        """
+        if images.shape[1] != self.in_chans:
+            raise ValueError(f"images have {images.shape[1]} channels, the model {self.in_chans}")
         return (images - self.mean[:, None, None]) / self.std[:, None, None]
 
     def denormalise(self, images: Tensor) -> Tensor:

@@ -1,10 +1,11 @@
 """Image encoders of CLIP models from open_clip."""
 
 import logging
+from contextlib import nullcontext
 from typing import Any
 
 from models.backbones import Encoder, Features
-from models.timm_encoders import no_weights
+from models.hub import hub, no_weights
 
 
 def open_clip_encoder(
@@ -33,7 +34,8 @@ def open_clip_encoder(
             "features 'cls_mean' are not defined for CLIP: its embedding is projected, its patch "
             "tokens are not; use 'cls'"
         )
-    if open_clip.get_model_config(architecture) is None:
+    config = open_clip.get_model_config(architecture)
+    if config is None:
         raise ValueError(f"open_clip {open_clip.__version__} has no model '{architecture}'")
     settings = get_pretrained_cfg(architecture, tag) if tag else {}
     if tag and not settings:
@@ -41,7 +43,13 @@ def open_clip_encoder(
         raise ValueError(f"open_clip/{architecture} has no tag '{tag}'; it has: {tags}")
     if not tag and weights is None:
         raise ValueError(f"name the weights, open_clip/{architecture}:TAG, or give a local file")
-    quick = bool(open_clip.get_model_config(architecture).get("quick_gelu", False))
+    patch = config["vision_cfg"].get("patch_size")
+    if patch and image_size is not None and image_size % patch:
+        # The library would leave out what is right of the last whole patch, and below it.
+        raise ValueError(
+            f"image_size {image_size} is no multiple of the patch size {patch} of open_clip/{name}"
+        )
+    quick = bool(config.get("quick_gelu", False))
     if tag and bool(settings.get("quick_gelu", False)) != quick:
         # The library only warns, and gives features that the weights were not trained for.
         other = architecture.removesuffix("-quickgelu") if quick else f"{architecture}-quickgelu"
@@ -50,14 +58,16 @@ def open_clip_encoder(
         )
     # Errors come as exceptions; the library would print them as well.
     logging.disable(logging.ERROR)
+    obstacle = ""
     try:
-        model = open_clip.create_model(
-            architecture, pretrained=weights or tag, force_image_size=image_size
-        )
+        with hub() if weights is None else nullcontext("") as obstacle:
+            model = open_clip.create_model(
+                architecture, pretrained=weights or tag, force_image_size=image_size
+            )
     except (OSError, RuntimeError) as error:
         if weights is None:
             file = settings.get("hf_hub") or settings.get("url") or "no known file"
-            raise ValueError(no_weights(f"open_clip/{name}", file, error)) from error
+            raise ValueError(no_weights(f"open_clip/{name}", file, obstacle or error)) from error
         reason = " ".join(str(error).split())[:300]
         raise ValueError(f"{weights} is not of open_clip/{name}: {reason}") from error
     finally:

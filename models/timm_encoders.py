@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from models.backbones import Encoder, Features
+from models.hub import hub, no_weights
 
 
 class ClsAndMeanTokens(nn.Module):
@@ -70,13 +71,11 @@ def timm_encoder(
         try:
             model = _from_state_dict(name, settings, arguments, state_dict)
         except RuntimeError as error:
+            # Positions cannot be resampled to some sizes, which the library does not say.
+            _require_whole_patches(name, timm.create_model(name, num_classes=0), size)
             reason = " ".join(str(error).split())[:300]
             raise ValueError(f"{weights} is not of timm/{name}: {reason}") from error
-    patch = getattr(getattr(model, "patch_embed", None), "patch_size", None)
-    if patch is not None and (size % patch[0] or size % patch[1]):
-        raise ValueError(
-            f"image_size {size} is no multiple of the patch size {patch[0]} of timm/{name}"
-        )
+    _require_whole_patches(name, model, size)
     module: nn.Module = model
     if features == "cls_mean":
         pools_cls = getattr(model, "global_pool", None) == "token"
@@ -89,17 +88,27 @@ def timm_encoder(
     return Encoder(module, size, settings.mean, settings.std)
 
 
+def _require_whole_patches(name: str, model: Any, size: int) -> None:  # noqa: ANN401
+    patch = getattr(getattr(model, "patch_embed", None), "patch_size", None)
+    if patch is not None and (size % patch[0] or size % patch[1]):
+        raise ValueError(
+            f"image_size {size} is no multiple of the patch size {patch[0]} of timm/{name}"
+        )
+
+
 def _from_hub(name: str, settings: Any, arguments: dict[str, Any]) -> Any:  # noqa: ANN401
     import timm
 
-    try:
-        return timm.create_model(name, pretrained=True, **arguments)
-    except (OSError, RuntimeError) as error:
-        raise ValueError(
-            no_weights(
-                f"timm/{name}", f"{settings.hf_hub_id or settings.url or 'no known file'}", error
-            )
-        ) from error
+    file = settings.hf_hub_id or settings.url or "no known file"
+    with hub() as obstacle:
+        try:
+            return timm.create_model(name, pretrained=True, **arguments)
+        except (OSError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and "img_size" in arguments:
+                _require_whole_patches(
+                    name, timm.create_model(name, num_classes=0), arguments["img_size"]
+                )
+            raise ValueError(no_weights(f"timm/{name}", file, obstacle or error)) from error
 
 
 def _from_state_dict(
@@ -137,14 +146,3 @@ def _only_heads_are_left(message: str, heads: tuple[str, ...]) -> bool:
         return False
     names = re.findall(r'"([^"]+)"', found[1])
     return all(key.startswith(tuple(f"{head}." for head in heads)) for key in names)
-
-
-def no_weights(name: str, file: str, error: Exception) -> str:
-    """One line for the errors that libraries raise when weights are not there and do not come."""
-    from huggingface_hub.constants import HF_HUB_CACHE
-
-    reason = str(error).strip() or type(error).__name__
-    return (
-        f"no weights for {name}: {file} is not in the cache ({HF_HUB_CACHE}) and could not be "
-        f"downloaded ({' '.join(reason.split())[:400]}); give a local file of them as `weights`"
-    )

@@ -23,7 +23,7 @@ LABELS = {
     "baseline_b": "baseline B: embedding and internal features",
     "baseline_b_statistics": "baseline B, statistics of each block",
     "baseline_c": "baseline C: entropy of the embedding",
-    "baseline_d": "baseline D: distance between 10 masked embeddings",
+    "baseline_d": "baseline D: distance between embeddings under 10 random masks",
     "true_decoder": "upper bound of errors: the target's own decoder (no attack)",
 }
 COLUMNS = {
@@ -36,14 +36,22 @@ COLUMNS = {
     "fpr": "FPR",
     "asr_best_threshold": "ASR, best threshold in hindsight",
 }
-# A rate so low means something with ten false positives or more.
-_NON_MEMBERS_NEEDED = {"tpr_at_1_fpr": 1000, "tpr_at_01_fpr": 10000}
-_WITH_INTERVAL = ("asr", "auc")
+_WITH_INTERVAL = ("asr", "auc", "tpr_at_1_fpr", "tpr_at_01_fpr")
 
 
 def ordered(names: Mapping[str, Any]) -> list[str]:
     """Names of attacks in the order of the tables."""
     return sorted(names, key=lambda name: list(LABELS).index(name) if name in LABELS else 99)
+
+
+def columns(metrics: Mapping[str, Any]) -> dict[str, str]:
+    """Headings of the metrics that the number of non-members lets tell, by key."""
+    return {key: title for key, title in COLUMNS.items() if key not in metrics.get("notes", {})}
+
+
+def notes(metrics: Mapping[str, Any]) -> list[str]:
+    """Why the other metrics are not shown."""
+    return [f"{COLUMNS[key]}: {reason}" for key, reason in metrics.get("notes", {}).items()]
 
 
 def attack_rows(metrics: Mapping[str, Any]) -> list[list[str]]:
@@ -53,17 +61,13 @@ def attack_rows(metrics: Mapping[str, Any]) -> list[list[str]]:
         metrics: Content of a membership ``metrics.json``.
 
     Returns:
-        The attack's label and a cell for each of ``COLUMNS``; "-" where there are too few
-        non-members for the rate to mean anything.
+        The attack's label and a cell for each of :func:`columns`.
     """
     rows = []
     for name in ordered(metrics["attacks"]):
         values = metrics["attacks"][name]
         cells = [LABELS.get(name, name)]
-        for key in COLUMNS:
-            if metrics["num_non_members"] < _NON_MEMBERS_NEEDED.get(key, 0):
-                cells.append("-")
-                continue
+        for key in columns(metrics):
             cell = f"{values[key]:.3f}"
             if key in _WITH_INTERVAL:
                 low, high = values["intervals"][key]
@@ -81,13 +85,15 @@ def membership_lines(metrics: Mapping[str, Any]) -> list[str]:
     ]
     for name in ordered(metrics["attacks"]):
         values = metrics["attacks"][name]
-        intervals = {key: values["intervals"][key] for key in _WITH_INTERVAL}
+        intervals = {
+            key: values["intervals"][key] for key in _WITH_INTERVAL if key in columns(metrics)
+        }
         numbers = "  ".join(
             f"{COLUMNS[key]} {values[key]:.3f} [{low:.2f}, {high:.2f}]"
             for key, (low, high) in intervals.items()
         )
         lines.append(f"{LABELS.get(name, name):66s} {numbers}")
-    return lines
+    return lines + notes(metrics)
 
 
 def roc_figure(curves: Mapping[str, tuple[Tensor, Tensor]], num_non_members: int) -> "Figure":

@@ -21,7 +21,9 @@ class Case:
     """One mistake.
 
     Attributes:
-        stage: What is run: ``probe``, ``attack``, ``select``, or a tool by its name.
+        stage: What is run: ``probe``, ``images`` (a probe on embeddings of a folder of images),
+            ``attack``, ``select``, ``autoencoder`` (its training), ``membership``, or a tool by its
+            name.
         given: Options, as on the command line.
         says: Part of the one line that the user sees.
         mistake: In words, if the options do not say it.
@@ -40,6 +42,7 @@ OPTIONS = [
     Case("probe", ("--data.num_train=21",), "cannot be balanced over 2 labels"),
     Case("probe", (f"--data.num_train={HUGE}",), "label -1 has 906 samples"),
     Case("probe", ("--data.num_train=nan",), "Expected a <class 'int'>"),
+    Case("probe", ("--data.seed=-1",), "seed must be from 0 to 2^63 - 1, got -1"),
     Case("probe", ("--model.in_features=0",), "layer widths must be positive"),
     Case("probe", ("--model.in_features=63",), "set model.in_features to 64"),
     Case("probe", ("--model.hidden=[-3]",), "layer widths must be positive"),
@@ -91,6 +94,36 @@ OPTIONS = [
     Case("select", (f"--model.min_draws={HUGE}",), "no cluster has candidates of"),
     Case("select", ("--trainer.limit_predict_batches=0",), "predict had nothing to do"),
     Case("select", ("--data.candidates=",), "no candidates file at"),
+    Case("autoencoder", ("--model.mask_ratio=0",), "mask_ratio must be in (0, 1)"),
+    Case("autoencoder", ("--model.mask_ratio=1",), "mask_ratio must be in (0, 1)"),
+    Case("autoencoder", ("--model.mask_ratio=.nan",), "mask_ratio must be in (0, 1)"),
+    Case("autoencoder", ("--model.seed=-1",), "seed must be from 0 to 2^63 - 1, got -1"),
+    Case("autoencoder", ("--data.seed=-1",), "seed must be from 0 to 2^63 - 1, got -1"),
+    Case("autoencoder", ("--data.images.seed=-1",), "seed must be from 0 to 2^63 - 1, got -1"),
+    Case("autoencoder", ("--data.memory_limit=-1",), "memory_limit must not be negative"),
+    Case("autoencoder", ("--data.memory_limit=.nan",), "memory_limit must not be negative"),
+    Case("autoencoder", ("--data.batch_size=0",), "batch_size and num_val must be at least 1"),
+    Case("images", ("--data.images.root= ",), "root is blank"),
+    Case("images", ("--data.images.task=[0, 1]",), "classes are named, not numbered: 'cats', "),
+    Case("images", ("--data.images.task=[cat, dogs]",), "no class 'cat'; the closest of 2 is"),
+    Case("images", ("--data.cache_dir=",), "data.cache_dir must be a folder for embeddings"),
+    Case("images", ("--data.cache_dir=README.md",), "data.cache_dir must be a folder"),
+    Case("images", ("--data.backbone=mae",), "give a masked autoencoder's file as `weights`"),
+    Case(
+        "images",
+        ("--data.backbone=mae", "--data.weights=nowhere"),
+        "no weights file of mae at nowhere; give another one as data.weights",
+    ),
+    Case(
+        "images",
+        ("--data.backbone=clip_vit_l14", "--data.images.image_size=13"),
+        "image_size 13 is no multiple of the patch size 14",
+    ),
+    Case("autoencoder", ("--model.mask_ratio=0.999",), "patches visible; take one below"),
+    Case("membership", ("--model.attacks=[]",), "must name at least one attack"),
+    Case("membership", ("--model.attacks=[paper, paper]",), "each once"),
+    Case("membership", ("--model.seed=-1",), "seed must be from 0 to 2^63 - 1"),
+    Case("membership", ("--data.seed=-1",), "seed must be from 0 to 2^63 - 1"),
     Case("report", ("--metrics=",), "no metrics file at"),
     Case("report", ("--metrics=/",), "no metrics file at /"),
     Case("merge", ("--parts=", "--output=x"), "no files match"),

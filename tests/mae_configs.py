@@ -1,7 +1,7 @@
 """Which shipped configs are about masked autoencoders: ``test_mae_configs`` runs them."""
 
 DATASETS = ("cifar10", "cifar100", "tiny_imagenet")
-ENCODERS = ("encoder_i", "encoder_ii", "encoder_iii")
+ENCODERS = ("encoder_i", "encoder_ii", "encoder_iii", "tiny")
 DEFENCES = ("defence_weight_decay", "defence_dropout")
 MAE_CONFIGS = {
     "quickstart/mae.yaml",

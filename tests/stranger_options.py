@@ -74,6 +74,7 @@ STRANGER_OPTIONS: dict[str, list[str]] = {
         *(*_CLUSTERS, "--model.probe={probe}", "--model.candidates={file}"),
     ],
     "EncoderClassification.encoder": ["fit", f"{_QUICK}/mae_probe.yaml", "--model.encoder={file}"],
+    "MAEPretraining.attacked": ["fit", f"{_QUICK}/mae.yaml", "--model.attacked={file}"],
     "MAEPretraining.weights": ["fit", f"{_QUICK}/mae.yaml", "--model.weights={file}"],
     "ShadowDecoder.encoder": [*_DECODER, "--model.encoder={file}"],
     "ShadowDecoder.decoder": [*_DECODER, "--model.encoder={encoder}", "--model.decoder={file}"],

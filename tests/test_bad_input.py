@@ -52,8 +52,15 @@ def one_line(words: list[str]) -> str:
 @pytest.mark.parametrize("case", OPTIONS, ids=lambda case: " ".join([case.stage, *case.given])[:70])
 def test_options(case: Case, small_probe: Path, small_candidates: Path, tmp_path: Path) -> None:
     root = quiet(tmp_path / "run")
+    folder = random_image_folder(tmp_path / "images", {"cats": 4, "dogs": 4})
     stages = {
         "probe": ["fit", f"{CONFIG}/probe.yaml", *root, *SMALL_PROBE],
+        "images": [
+            *("fit", f"{CONFIG}/probe.yaml", *root, "--data=datamodules.EmbeddingsDataModule"),
+            "--data.images=datamodules.ImageFolderDataModule",
+            *(f"--data.images.root={folder}", "--data.images.image_size=8", "--data.num_train=4"),
+            *("--data.backbone=identity", f"--data.cache_dir={tmp_path}/cache"),
+        ],
         "attack": [
             *("fit", f"{CONFIG}/reconstruct.yaml", *root, *SMALL_ATTACK),
             f"--model.probe={small_probe}",
@@ -61,6 +68,10 @@ def test_options(case: Case, small_probe: Path, small_candidates: Path, tmp_path
         "select": [
             *("predict", f"{CONFIG}/select.yaml", *root),
             f"--data.candidates={small_candidates}",
+        ],
+        "autoencoder": ["fit", f"{CONFIG}/mae.yaml", *root],
+        "membership": [
+            *("test", f"{CONFIG}/membership_data.yaml", f"{CONFIG}/membership_attack.yaml", *root),
         ],
     }
     assert case.says in one_line([*stages.get(case.stage, [case.stage]), *case.given])

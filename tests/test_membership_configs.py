@@ -1,10 +1,13 @@
 """Configs of membership inference, at a size that takes seconds."""
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from PIL import Image
 from sklearn.datasets import load_digits
@@ -150,13 +153,24 @@ def test_the_papers_datasets_are_split(tmp_path: Path, monkeypatch: pytest.Monke
     assert (tmp_path / "run" / "membership_splits.json").is_file()
 
 
-def test_an_audit_of_two_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def two_folders(root: Path) -> dict[str, list[Any]]:
+    """Digits as files, and the grid of an audit of them."""
     digits = load_digits()
     for folder, numbers in (("members", range(30)), ("others", range(30, 150))):
-        (tmp_path / folder).mkdir()
+        (root / folder).mkdir()
         for number in numbers:
             pixels = np.kron(digits.images[number] * 15, np.ones((4, 4))).astype(np.uint8)
-            Image.fromarray(pixels).convert("RGB").save(tmp_path / folder / f"{number}.png")
+            Image.fromarray(pixels).convert("RGB").save(root / folder / f"{number}.png")
+    return {
+        "encoder": [str(root / "encoder" / "encoder.safetensors")],
+        "image_size": [32],
+        "members": [str(root / "members")],
+        "others": [str(root / "others")],
+    }
+
+
+def test_an_audit_of_two_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    grid = {**two_folders(tmp_path), "size": ["encoder_i"]}
     target = [f"--{name}={value}" for name, value in REDUCTIONS["target"].items()]
     data = [
         "--data=PretrainingDataModule",
@@ -167,17 +181,9 @@ def test_an_audit_of_two_folders(tmp_path: Path, capsys: pytest.CaptureFixture[s
     config = f"--config={CONFIGS}/mim_membership/pretraining.yaml"
     words = [word for word in target if "data.sizes" not in word]
     assert run_cli("fit", config, *data, *words, *quiet(tmp_path / "encoder")) == 0
-    grid = {
-        "encoder": [str(tmp_path / "encoder" / "encoder.safetensors")],
-        "size": ["encoder_i"],
-        "members": [str(tmp_path / "members")],
-        "others": [str(tmp_path / "others")],
-    }
-    sizes = {"data.members.image_size": 32, "data.source.image_size": 32}
-    special = dict.fromkeys(("shadow", "decoder", "attack"), sizes)
     shares = yaml.safe_load((CONFIGS / "mim_membership/audit_data.yaml").read_text())
     shares = shares["data"]["init_args"]["sizes"]
-    special["shadow"] = sizes | {f"data.sizes.{name}": share for name, share in shares.items()}
+    special = {"shadow": {f"data.sizes.{name}": share for name, share in shares.items()}}
     special["shadow"] |= {"data.sizes.downstream": 0}
     path = reduced("mim_membership/audit.yaml", tmp_path / "run", grid, **special)
     assert run_cli("pipeline", f"--config={path}") == 0
@@ -186,15 +192,16 @@ def test_an_audit_of_two_folders(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "combined: calibrated error and mask consistency" in printed
     assert "upper bound" not in printed
     assert (tmp_path / "run" / "report" / "report.html").is_file()
-    # A third folder, of which nothing is known.
+    # A third folder, of which nothing is known; here it is the attacker's own.
     run, last = tmp_path / "run", "checkpoints/last.ckpt"
     names = ("pretraining", "audit_data", "attack", "verdicts")
+    small = {**REDUCTIONS["attack"], "data.members.image_size": 32, "data.source.image_size": 32}
     words = [
         *(f"--config={CONFIGS / 'mim_membership' / name}.yaml" for name in names),
-        *(f"--{name}={value}" for name, value in {**sizes, **REDUCTIONS["attack"]}.items()),
+        *(f"--{name}={value}" for name, value in small.items()),
         f"--data.source.root={tmp_path / 'others'}",
         f"--data.splits={run / 'shadow' / 'membership_splits.json'}",
-        f"--data.questioned.root={tmp_path / 'members'}",
+        f"--data.questioned.root={tmp_path / 'others'}",
         "--data.questioned.image_size=32",
         f"--model.target={run / 'target_decoder' / last}",
         f"--model.simulated={run / 'simulated' / last}",
@@ -203,8 +210,51 @@ def test_an_audit_of_two_folders(tmp_path: Path, capsys: pytest.CaptureFixture[s
     ]
     assert run_cli("predict", *words, *quiet(tmp_path / "verdicts")) == 0
     lines = (tmp_path / "verdicts" / "scores.csv").read_text().splitlines()
-    assert len(lines) == 31
+    assert len(lines) == 121
     assert "combined member" in lines[0]
+    # All of that folder but the non-members.
+    assert "warning: 96 of them are the attacker's own" in capsys.readouterr().out
+    # The ratio is that of the audit's models.
+    words += ["--model.mask_ratio=0.6", *quiet(tmp_path / "other")]
+    assert run_cli("predict", *words) == 1
+    assert "was trained at mask ratio 0.75, not 0.6" in capsys.readouterr().err
+
+
+def test_an_audit_of_a_quickstart_s_encoder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grid = {**two_folders(tmp_path), "size": ["tiny"], "mask_ratio": [0.75]}
+    configs = [f"--config={CONFIGS}/quickstart/membership{name}.yaml" for name in ("_data", "_mae")]
+    short = {**QUICK["target"], "data.passes_per_epoch": 1}
+    words = [f"--{name}={value}" for name, value in short.items()]
+    assert run_cli("fit", *configs, *words, *quiet(tmp_path / "encoder")) == 0
+    content = yaml.safe_load((CONFIGS / "mim_membership/audit.yaml").read_text(encoding="utf-8"))
+    content["run"] = str(tmp_path / "run")
+    still = dict(word.removeprefix("--").split("=") for word in quiet(tmp_path)[1:])
+    for name, stage in content["stages"].items():
+        if name != "report":
+            stage["options"] |= still | QUICK["attack" if name == "attack" else "shadow"]
+    path = tmp_path / "small.yaml"
+    path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+    command = ["pipeline", f"--config={path}", f"--config={CONFIGS}/scale/audit_small.yaml"]
+    # What does not fit is said before anything is trained.
+    nowhere = str(tmp_path / "nowhere.pth")
+    for changed, message in (
+        ({"size": ["encoder_i"], "image_size": [224]}, "has embed_dim 128, patch_size 8, image_"),
+        ({"image_size": [64]}, "has image_size 32; this model has 64"),
+        ({"mask_ratio": [0.5]}, "was trained at mask ratio 0.75; set model.mask_ratio to that"),
+        ({"mask_ratio": [0.999]}, "leaves none of 16 patches visible"),
+        ({"encoder": [nowhere]}, f"no masked autoencoder at {nowhere}"),
+    ):
+        scale = command[:2] if "size" in changed else command
+        assert run_cli(*scale, f"--grid={json.dumps(grid | changed)}") == 1
+        assert message in capsys.readouterr().err
+        assert not list(tmp_path.glob("run*/*/checkpoints"))
+    assert run_cli(*command, f"--grid={json.dumps(grid)}") == 0
+    printed = capsys.readouterr().out
+    assert "combined: calibrated error and mask consistency" in printed
+    assert "TPR at 1% FPR: not resolvable with 24 non-members" in printed
+    assert (tmp_path / "run_small" / "report" / "report.html").is_file()
 
 
 QUICK: dict[str, dict[str, Any]] = {
@@ -230,8 +280,92 @@ def test_the_quickstart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert run_cli("report", "--table=seeds", f"--run={tmp_path / 'run'}") == 0
     printed = capsys.readouterr().out
     assert "Membership attacks over seeds 3, 4" in printed
+    # What each step gains, from the same run.
+    gains = yaml.safe_load((CONFIGS / "quickstart/membership_gains.yaml").read_text())
+    gains |= {"run": content["run"], "grid": content["grid"]}
+    options = content["stages"]["attack_seed{seed}"]["options"]
+    gains["stages"]["independent_masks_seed{seed}"]["options"] |= {
+        name: options[name] for name in (*still, *QUICK["attack"])
+    }
+    path.write_text(yaml.safe_dump(gains, sort_keys=False), encoding="utf-8")
+    assert run_cli("pipeline", f"--config={path}") == 0
+    assert "What each step gains, seeds 3, 4" in capsys.readouterr().out
+    for seed in (3, 4):
+        ours, theirs = (
+            json.loads((tmp_path / "run" / f"{stage}_seed{seed}" / "metrics.json").read_text())
+            for stage in ("attack", "independent_masks")
+        )
+        # Baseline D's masks are independent in any case.
+        assert ours["attacks"]["baseline_d"] == theirs["attacks"]["baseline_d"]
+        assert ours["attacks"]["combined"] != theirs["attacks"]["combined"]
     assert "upper bound" in printed
     assert (tmp_path / "run" / "report.html").is_file()
+
+
+def test_without_the_members_not_a_bit_of_the_attack_changes(tmp_path: Path) -> None:
+    """The shipped quickstart on files: its whole attack, shadows too, with and without them."""
+    digits = load_digits()
+    images = tmp_path / "images"
+    for number in range(420):
+        folder = images / str(digits.target[number])
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = np.kron(digits.images[number] * 15, np.ones((4, 4))).astype(np.uint8)
+        Image.fromarray(pixels).convert("RGB").save(folder / f"{number}.png")
+    files = {"": "datamodules.ImageFolderDataModule", ".root": str(images), ".image_size": 32}
+    sizes = {"pool": 32, "population": 16, "downstream": 40, "shadow_train": 32}
+    sizes |= {"target_train": 32, "target_test": 32, "shadow_test": 32}
+    small: dict[str, Any] = {f"data.sizes.{name}": size for name, size in sizes.items()}
+    small |= {f"data.source{name}": value for name, value in files.items()}
+    small |= {"data.passes_per_epoch": 1}
+    small |= dict(word.removeprefix("--").split("=") for word in quiet(tmp_path)[1:])
+    content = yaml.safe_load((CONFIGS / "quickstart/membership.yaml").read_text(encoding="utf-8"))
+    del content["stages"]["report_seed{seed}"]
+    for name, stage in content["stages"].items():
+        stage["options"] |= small | QUICK[name.split("_")[0]]
+    # Without the truth, which is for `test`, the attack is applied to images of any kind.
+    attack = content["stages"]["attack_seed{seed}"]
+    attack["command"] = "predict"
+    attack["outputs"] = ["scores.csv"]
+    attack["options"] |= {f"data.questioned{name}": value for name, value in files.items()}
+    attack["options"]["trainer.callbacks"] = "callbacks.MembershipScoreWriter"
+    del attack["inputs"]["model.true_target"]
+    attack["options"]["model.true_target"] = None
+    path = tmp_path / "small.yaml"
+
+    def run(name: str) -> Path:
+        content["run"] = str(tmp_path / name)
+        path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+        assert run_cli("pipeline", f"--config={path}") == 0
+        return tmp_path / name
+
+    before = run("before")
+    target = content["stages"].pop("target_seed{seed}")
+    released = tmp_path / "after" / "target_seed0"
+    released.mkdir(parents=True)
+    for name in target["outputs"][1:]:
+        shutil.copy(before / "target_seed0" / name, released)
+    splits = json.loads((released / "membership_splits.json").read_text())
+    members = splits["parts"]["target_train"]["identifiers"]
+    assert len(members) == 32
+    for name in members:
+        (images / name).unlink()
+    shutil.rmtree(before / "target_seed0")
+    after = run("after")
+    trained = sorted(p.relative_to(before) for p in before.glob("*/checkpoints/last.ckpt"))
+    assert len(trained) == 3 + 1 + 4
+    for checkpoint in trained:
+        ours, theirs = (
+            torch.load(root / checkpoint, weights_only=True)["state_dict"]
+            for root in (before, after)
+        )
+        assert ours.keys() == theirs.keys()
+        assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
+    scores, again = (
+        (root / "attack_seed0" / "scores.csv").read_text().splitlines() for root in (before, after)
+    )
+    gone = {line for line in scores if line.split(",")[0] in members}
+    assert len(gone) == 32
+    assert [line for line in scores if line not in gone] == again
 
 
 def test_fashion_mnist_takes_the_place_of_digits(tmp_path: Path) -> None:

@@ -59,9 +59,13 @@ class Task:
 
 
 def suggestion(name: str, known: Sequence[str]) -> str:
-    """The known name most like ``name``, as the end of a message."""
-    closest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
-    return f"; the closest of {len(known)} is '{closest[0]}'" if closest else "; there are none"
+    """The known name most like ``name``, or the first few, as the end of a message."""
+    closest = difflib.get_close_matches(name, known, n=1)
+    if closest:
+        return f"; the closest of {len(known)} is '{closest[0]}'"
+    few = ", ".join(f"'{other}'" for other in known[:5])
+    more = ", …" if len(known) > 5 else ""
+    return f"; classes are named, not numbered: {few}{more}" if known else "; there are none"
 
 
 def make_task(classes: Classes, number: int | None = None) -> Task:

@@ -29,11 +29,12 @@ names = st.lists(st.text(st.characters(codec="utf-8"), min_size=1), unique=True,
 def test_round_trip(
     tmp_path: Path, identifiers: list[str], size: int, seed: int, data: st.DataObject
 ) -> None:
-    labels = data.draw(st.lists(st.integers(-1, 9), min_size=12, max_size=12))[: len(identifiers)]
+    labels = data.draw(st.lists(st.sampled_from([-1, 1]), min_size=12, max_size=12))
+    labels = labels[: len(identifiers)]
     split = Split(
         "digits",
         seed,
-        {0: ["0"], 1: ["1", "é"]},
+        {1: ["0"], -1: ["1", "é"]},
         Part(identifiers[:size], labels[:size]),
         Part(identifiers[size:], labels[size:]),
     )
@@ -44,7 +45,7 @@ def test_round_trip(
 def changed(**values: Any) -> dict[str, Any]:  # noqa: ANN401 - any JSON value
     header = {"kind": "split", "schema_version": "1", "dataset": "food101", "seed": 3}
     parts = {
-        "classes": {"1": ["pizza"]},
+        "classes": {"1": ["pizza"], "-1": ["tacos", "paella"]},
         "train": {"identifiers": ["a"], "labels": [1]},
         "test": {"identifiers": ["b"], "labels": [1]},
     }
@@ -69,7 +70,21 @@ def changed(**values: Any) -> dict[str, Any]:  # noqa: ANN401 - any JSON value
         (changed(seed=None), "lacks 'seed' or 'classes'"),
         (changed(classes=3), "lacks 'seed' or 'classes'"),
         (changed(classes={"x": ["a"]}), "'classes' does not map"),
-        (changed(classes={"1": 3}), "'classes' does not map"),
+        (changed(classes={"1": 3, "-1": ["a"]}), "names for each label, not for 1;"),
+        (
+            changed(classes={"1": "pizza", "-1": ["a"]}),
+            "names for each label, not for 1;",
+        ),
+        (changed(classes={"1": [3], "-1": ["a"]}), "names for each label, not for 1;"),
+        (changed(classes={"1": [], "-1": ["a"]}), "names for each label, not for 1;"),
+        (changed(classes={"1": ["a"], "-1": ["b", "a"]}), "the class 'a' twice"),
+        (changed(classes={}), "labels of 'classes' must be 1 and -1, .*; got none"),
+        (changed(classes={"0": ["a"], "1": ["b"]}), "must be 1 and -1"),
+        (changed(classes={"0": ["a"], "1": ["b"], "3": ["c"]}), "must be 1 and -1"),
+        (changed(classes={"1": ["a"], "01": ["b"]}), "must be 1 and -1"),
+        (changed(train={"identifiers": ["a"], "labels": [0]}), "'train' has the label 0, which"),
+        (changed(test={"identifiers": ["b"], "labels": [10**30]}), "'test' has the label 1000"),
+        (changed(seed=True), "lacks 'seed' or 'classes'"),
     ],
 )
 def test_bad_splits_are_refused(content: object, message: str, tmp_path: Path) -> None:

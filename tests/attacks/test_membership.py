@@ -12,9 +12,9 @@ from torch import Tensor
 from attacks.membership import (
     best_threshold,
     bootstrap_intervals,
-    enough_for_fpr,
     membership_metrics,
     roc_curve,
+    unresolvable_rates,
 )
 
 
@@ -138,6 +138,7 @@ def test_any_finite_scores_have_their_best_threshold(low: list[float], high: lis
 
 
 def test_low_rates_need_many_non_members() -> None:
-    assert enough_for_fpr(1000, 0.01)
-    assert not enough_for_fpr(999, 0.01)
-    assert not enough_for_fpr(1000, 0.001)
+    assert unresolvable_rates(1000) == {}
+    assert unresolvable_rates(999) == {"tpr_at_01_fpr": "not resolvable with 999 non-members"}
+    assert list(unresolvable_rates(100)) == ["tpr_at_01_fpr"]
+    assert list(unresolvable_rates(99)) == ["tpr_at_1_fpr", "tpr_at_01_fpr"]

@@ -40,11 +40,12 @@ def signals(
     difficulty = torch.zeros(number) if easy is None else easy
     gain = -0.5 if member else 0.0
     logs = difficulty[:, None] + gain + 0.3 * noise(number, MASKS)
-    dispersion = (difficulty[:, None] / 2 + gain + 0.2 * noise(number, 1)).exp().expand(-1, MASKS)
+    dispersion = (difficulty / 2 + gain + 0.2 * noise(number)).exp()
     return Signals(
         scale * logs.exp(),
         scale * (logs + 0.1 * noise(number, MASKS)).exp(),
         0.1 * scale * dispersion,
+        0.1 * scale * dispersion * (0.1 * noise(number)).exp(),
         noise(number, 8) + gain,
         noise(number, 20) + gain,
         noise(number, 6) + gain,

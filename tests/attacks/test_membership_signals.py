@@ -39,7 +39,10 @@ def noise(model: MaskedAutoencoder) -> Tensor:
 def test_batched_signals_are_those_of_one_image_and_one_mask_at_a_time(
     model: MaskedAutoencoder, images: Tensor, noise: Tensor, rows_per_pass: int
 ) -> None:
-    signals = measure_signals(model, images, noise, RATIO, rows_per_pass=rows_per_pass)
+    own = mask_noise(4, model.num_patches, RATIO, seed=9, complementary=False)
+    signals = measure_signals(
+        model, images, noise, RATIO, independent=own, rows_per_pass=rows_per_pass
+    )
     for at, image in enumerate(images[:, None]):
         embeddings = []
         for number, row in enumerate(noise[:, None]):
@@ -51,10 +54,14 @@ def test_batched_signals_are_those_of_one_image_and_one_mask_at_a_time(
                 torch.testing.assert_close(found[at, number], expected[0], rtol=1e-9, atol=1e-12)
             latent, _ = model.encode_visible(image, RATIO, row)
             embeddings.append(latent[0, 1:].mean(0).detach().numpy())
-        for count in range(2, MASKS + 1):
-            expected_distance = pdist(np.stack(embeddings[:count]), "cosine").mean()
-            assert float(signals.dispersion[at, count - 1]) == pytest.approx(expected_distance)
-        assert float(signals.dispersion[at, 0]) == 0
+        distances = pdist(np.stack(embeddings), "cosine").mean()
+        assert float(signals.dispersion[at]) == pytest.approx(distances)
+        latents = [model.encode_visible(image, RATIO, row)[0].detach() for row in own[:, None]]
+        distances = pdist(np.stack([x[0, 1:].mean(0).numpy() for x in latents]), "cosine").mean()
+        assert float(signals.consistency[at]) == pytest.approx(distances)
+    single = measure_signals(model, images, noise[:1], RATIO)
+    assert single.dispersion.tolist() == [0] * 5
+    assert single.consistency.shape == (5, 0)
 
 
 def test_signals_of_whole_images(model: MaskedAutoencoder, images: Tensor, noise: Tensor) -> None:
@@ -75,8 +82,12 @@ def test_signals_of_whole_images(model: MaskedAutoencoder, images: Tensor, noise
 def test_an_image_is_measured_alike_in_any_company(
     model: MaskedAutoencoder, images: Tensor, noise: Tensor
 ) -> None:
-    together = measure_signals(model, images, noise, RATIO)
-    parts = [measure_signals(model, part, noise, RATIO) for part in torch.split(images, 2)]
+    own = mask_noise(3, model.num_patches, RATIO, complementary=False)
+    together = measure_signals(model, images, noise, RATIO, independent=own)
+    parts = [
+        measure_signals(model, part, noise, RATIO, independent=own)
+        for part in torch.split(images, 2)
+    ]
     apart = Signals.join(parts)
     assert len(apart) == 5
     for name, value in vars(together).items():
@@ -125,3 +136,6 @@ def test_masks_repeat_by_seed_and_grow_by_number() -> None:
     assert bool((mask_noise(3, 16, 0.75, complementary=False) >= 0).all())
     with pytest.raises(ValueError, match="at least 1"):
         mask_noise(0, 16, 0.75)
+    for ratio in (0.999, 0.0):
+        with pytest.raises(ValueError, match="of 16 patches visible and others masked"):
+            mask_noise(4, 16, ratio)

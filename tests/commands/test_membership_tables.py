@@ -95,12 +95,41 @@ def test_means_have_students_intervals(tmp_path: Path, capsys: pytest.CaptureFix
     assert f"{mean:.3f} ± {half:.3f} (0.71 0.80 0.78)" in printed
 
 
+def test_gains_are_differences_of_the_same_seeds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = (
+        "paper",
+        "all_patches",
+        "matched",
+        "population",
+        "calibrated",
+        "likelihood_ratio",
+        "combined",
+        "baseline_d",
+    )
+    for seed, many, independent in ((0, 0.7, 0.68), (1, 0.74, 0.69)):
+        finish(tmp_path, f"attack_seed{seed}", many_masks=many, **dict.fromkeys(names, 0.6))
+        finish(tmp_path, f"independent_masks_seed{seed}", many_masks=independent)
+    low, high = stats.t.interval(0.95, 1, loc=0.035, scale=stats.sem([0.02, 0.05]))
+    assert run_cli("report", "--table=gains", f"--run={tmp_path}") == 0
+    (line,) = [x for x in capsys.readouterr().out.splitlines() if x.startswith("complementary")]
+    assert (
+        line.split()[2:]
+        == (
+            f"0.785 → 0.820 +0.035 ± {(high - low) / 2:.3f} 0.685 → 0.720 +0.035 ± "
+            f"{(high - low) / 2:.3f}"
+        ).split()
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--table=table9", "--run=x"], "there is no table 'table9'"),
         (["--table=table3", "--run=x"], "no stage of table3 is finished"),
         (["--table=seeds", "--run=x"], "a mean needs two or more"),
+        (["--table=gains", "--run=x"], "no finished attack_seed* stage"),
         (["--table=table3"], "needs --metrics, or --table and --run"),
         ([], "needs --metrics, or --table and --run"),
     ],

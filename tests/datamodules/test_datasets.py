@@ -200,6 +200,9 @@ def test_tiny_imagenet_with_sorted_or_damaged_validation_images(tmp_path: Path) 
     (folder / "val_annotations.txt").write_text(annotations.replace("val_4.JPEG", "val_9.JPEG"))
     with pytest.raises(InputError, match=r"val_annotations.txt, line 5: .*val_9.JPEG"):
         ready(TinyImageNetDataModule(str(tmp_path)))
+    (folder / "val_annotations.txt").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match=r"val_annotations.txt is no text .*unpack"):
+        ready(TinyImageNetDataModule(str(tmp_path)))
     (folder / "val_annotations.txt").unlink()
     for n in range(6):
         target = folder / layouts.WNIDS[n % 3] / "images" / f"val_{n}.JPEG"

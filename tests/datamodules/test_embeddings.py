@@ -1,6 +1,7 @@
 """Embeddings of images: computed once, the backbone's own, never taken for another set's."""
 
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -106,6 +107,20 @@ def test_another_setting_is_computed(
 ) -> None:
     _ = make().train_tensors
     _ = make(images, **settings).train_tensors
+    assert sum(embedded) == 18
+
+
+@pytest.mark.parametrize("library", ["timm", "open_clip_torch", "torch", "pillow"])
+def test_another_version_of_a_library_is_computed(
+    library: str, make: MakeData, embedded: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _ = make().train_tensors
+    _ = make().train_tensors
+    assert sum(embedded) == 9
+    monkeypatch.setattr(
+        "datamodules.embeddings.version", lambda name: "0" if name == library else version(name)
+    )
+    _ = make().train_tensors
     assert sum(embedded) == 18
 
 
@@ -251,6 +266,8 @@ def test_size_and_seed_reach_the_images(make: MakeData) -> None:
         ({"in_chans": 1}, {}, "3 channels"),
         ({}, {"batch_size": 0}, "batch_size"),
         ({}, {"precision": "float16"}, "precision"),
+        ({}, {"cache_dir": " "}, "data.cache_dir must be a folder for embeddings, got ' '"),
+        ({}, {"cache_dir": __file__}, "data.cache_dir must be a folder for embeddings, got '/"),
     ],
 )
 def test_impossible_settings(
@@ -263,6 +280,10 @@ def test_impossible_settings(
 def test_unusable_weights_or_sizes_are_one_line(make: MakeData, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no weights file of timm/test_vit"):
         _ = make(weights=str(tmp_path / "absent")).train_tensors
+    with pytest.raises(InputError, match=r"give another one as data.weights$"):
+        _ = make(backbone="mae", weights=str(tmp_path / "absent")).train_tensors
+    with pytest.raises(InputError, match=r"cannot write to the directory .*--data.cache_dir"):
+        _ = make(cache_dir=str(tmp_path / "vit.safetensors" / "cache")).train_tensors
     with pytest.raises(InputError, match="no multiple of the patch size"):
         _ = make({"image_size": 40}).train_tensors
     model = timm.create_model("test_vit", num_classes=0)

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
 
 from artifacts.errors import InputError
@@ -25,7 +27,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
-def module(root: Path, **options: Any) -> ImageFolderDataModule:  # noqa: ANN401
+def module(root: Path | str, **options: Any) -> ImageFolderDataModule:  # noqa: ANN401
     data = ImageFolderDataModule(str(root), image_size=16, **options)
     data.setup()
     return data
@@ -57,12 +59,55 @@ def test_images_without_folders_and_files_that_are_none(tmp_path: Path) -> None:
         layouts.save(tmp_path / f"{n}.png", layouts.tile(n))
     (tmp_path / "._0.png").write_bytes(b"Mac OS X")
     (tmp_path / "notes.txt").write_text("no image")
-    data = module(tmp_path, test_fraction=0)
+    with pytest.warns(UserWarning, match=r"left out: 1 files at .* \(1 .txt\), .* 'notes.txt'"):
+        data = module(tmp_path, test_fraction=0)
     assert data.train_set.identifiers == [f"{n}.png" for n in range(5)]
     assert data.train_set.labels.tolist() == [0] * 5
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="there are no images at"):
+    with pytest.raises(InputError, match=r"no images to take: 6 files at .*such as '0.png'"):
         module(tmp_path)
+    with pytest.raises(InputError, match="there are no images at"):
+        module(tmp_path / "empty")
+    with pytest.raises(InputError, match="there are no images at"):
+        module(tmp_path / "empty", task=["cats"])
+    with pytest.raises(InputError, match="root is blank"):
+        module(" ")
+
+
+def test_images_that_are_left_out_are_told(root: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(root, tmp_path / "copy")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        everything = module(copy, test_fraction=0)
+    # What Pillow decodes is taken.
+    for name in ("new.avif", "new.jp2", "new.jfif"):
+        with Image.open(copy / "moss" / "000.png") as image:
+            image.save(copy / "moss" / name, format="JPEG" if name == "new.jfif" else None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        more = module(copy, test_fraction=0)
+    assert len(more.train_set) == len(everything.train_set) + 3
+    assert len(more.train_set.all_pixels()) == len(more.train_set)
+    # In a class's folder but of no such kind, beside the folders, and in other classes.
+    (copy / "moss" / "photo.HEIC").write_bytes(b"-")
+    layouts.save(copy / "beside.png", layouts.tile(1))
+    (copy / "moss" / ".hidden.heic").write_bytes(b"-")
+    with pytest.warns(UserWarning, match=r"left out: 2 files .*\(1 .png, 1 .heic\), .*'beside.p"):
+        module(copy)
+    with pytest.warns(UserWarning, match=r"left out: 1 files .*\(1 .png\), such as 'beside.png'"):
+        module(copy, task=["birds", "fish"])
+    with pytest.raises(InputError, match=r"no class '0'; classes are named, .*: 'birds', 'fish"):
+        module(copy, task=[0, 1])
+    # A folder that is neither for training nor for testing.
+    both = tmp_path / "both"
+    for name in ("train", "test", "val"):
+        shutil.copytree(root, both / name)
+    with pytest.warns(UserWarning, match=r"left out: 31 files .*'val/birds/000.png'"):
+        module(both)
+    for file in [*copy.rglob("*.png"), *copy.rglob("new.*")]:
+        file.rename(file.with_suffix(".heic"))
+    with pytest.raises(InputError, match=r"no images to take: \d+ files .*move or convert them"):
+        module(copy)
 
 
 def test_class_without_images_is_refused(root: Path, tmp_path: Path) -> None:
@@ -90,6 +135,17 @@ def test_split_gives_the_same_images(root: Path, tmp_path: Path) -> None:
     content = json.loads((tmp_path / "split.json").read_text())
     assert content["classes"] == {"1": ["birds", "fish"], "-1": ["moss"]}
     assert content["seed"] == 5
+
+    # A label that an image's class does not have.
+    other = next(at for at, label in enumerate(content["train"]["labels"]) if label == -1)
+    content["train"]["labels"][other] = 1
+    (tmp_path / "wrong.json").write_text(json.dumps(content))
+    with pytest.raises(InputError, match=r"wrong.json gives 'moss/.*' the label 1, but .* has -1"):
+        module(copy, split=str(tmp_path / "wrong.json"))
+    content["classes"] = {"1": ["birds", "fish"], "-1": ["snow"]}
+    (tmp_path / "wrong.json").write_text(json.dumps(content))
+    with pytest.raises(InputError, match=r"images of .*wrong.json are not in"):
+        module(copy, split=str(tmp_path / "wrong.json"))
 
     gone = first.train_set.identifiers[3]
     (copy / gone).unlink()
@@ -152,7 +208,11 @@ class Watcher(L.LightningModule):
 
 
 def fit(
-    root: Path, run: Path, epochs: int, checkpoint: str | None = None, seed: int = 3
+    root: Path,
+    run: Path,
+    epochs: int,
+    checkpoint: str | None = None,
+    **options: Any,  # noqa: ANN401
 ) -> Watcher:
     watcher = Watcher()
     trainer = L.Trainer(
@@ -163,14 +223,16 @@ def fit(
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    data = ImageFolderDataModule(str(root), image_size=8, batch_size=4, test_fraction=0, seed=seed)
+    options = {"image_size": 8, "batch_size": 4, "test_fraction": 0, "seed": 3, **options}
+    data = ImageFolderDataModule(str(root), **options)
     trainer.fit(watcher, datamodule=data, ckpt_path=checkpoint, weights_only=True)
     trainer.save_checkpoint(run / "last.ckpt")
     return watcher
 
 
+@pytest.mark.parametrize("num_workers", [0, 2])
 def test_order_is_that_of_seed_and_epoch_and_the_split_is_written(
-    root: Path, tmp_path: Path
+    root: Path, tmp_path: Path, num_workers: int
 ) -> None:
     whole = fit(root, tmp_path / "whole", 3)
     assert whole.epochs[0] != whole.epochs[1]
@@ -178,7 +240,9 @@ def test_order_is_that_of_seed_and_epoch_and_the_split_is_written(
     assert whole.epochs[0] != other.epochs[0]
     assert sorted(whole.epochs[0]) == sorted(whole.epochs[1]) == sorted(other.epochs[0])
     fit(root, tmp_path / "first", 1)
-    rest = fit(root, tmp_path / "rest", 3, str(tmp_path / "first" / "last.ckpt"))
+    # Workers begin when their iterator is made, and that is before the epoch is known.
+    last = str(tmp_path / "first" / "last.ckpt")
+    rest = fit(root, tmp_path / "rest", 3, last, num_workers=num_workers)
     assert rest.epochs == {epoch: whole.epochs[epoch] for epoch in (1, 2)}
     split = json.loads((tmp_path / "whole" / "split.json").read_text())
     assert len(split["train"]["identifiers"]) == len(whole.epochs[0]) == 31

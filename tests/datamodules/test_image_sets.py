@@ -1,5 +1,7 @@
 """Resizing and cropping, against torchvision's transforms and against Pillow itself."""
 
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +11,9 @@ from PIL import Image
 from torchvision.transforms import CenterCrop, Compose, InterpolationMode, Resize, ToTensor
 
 from artifacts.errors import InputError
-from datamodules import ImageFolderDataModule
-from datamodules.image_sets import ImageArray, ImageSet
+from datamodules import ImageFolderDataModule, image_sets
+from datamodules.image_sets import ImageArray, ImageFiles, ImageSet
+from datamodules.listing import list_images
 from tests.datamodules import layouts
 
 SIZES = [(427, 640), (640, 427), (224, 224), (100, 131), (225, 301), (31, 32), (1, 2)]
@@ -93,3 +96,36 @@ def test_images_in_memory_are_as_if_decoded(grey: bool, in_chans: int) -> None:
     expected = expected[:, None] if in_chans == 1 else expected.transpose(0, 3, 1, 2)
     assert np.array_equal(images.all_pixels(), expected)
     assert np.array_equal(torch.stack([images.pixels(at) for at in range(3)]), expected)
+
+
+def test_reading_many_files_shows_progress_and_can_be_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for n in range(300):
+        layouts.save(tmp_path / f"{n:03d}.png", layouts.tile(n))
+    collection = list_images(tmp_path, {"": False})
+    images = ImageSet(collection, torch.arange(300), torch.zeros(300).long(), image_size=8)
+    images.digests()
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(image_sets, "_PATIENCE", 0.0)
+    for read, title in ((images.digests, "reading"), (images.all_pixels, "decoding")):
+        assert len(read(quiet=True)) == 300
+        assert capsys.readouterr().err == ""
+        assert len(read()) == 300
+        assert f"{title} images: 100%" in capsys.readouterr().err
+
+    read_files: list[int] = []
+
+    def digest(self: ImageFiles, index: int) -> bytes:
+        read_files.append(index)
+        time.sleep(0.01)
+        return b""
+
+    def interrupt(*_: object, **__: object) -> Iterator[bytes]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ImageFiles, "digest", digest)
+    monkeypatch.setattr(image_sets, "tqdm", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        images.digests()
+    assert len(read_files) < 100

@@ -80,16 +80,30 @@ def test_the_epoch_is_told_after_the_iterator_is_made() -> None:
     assert torch.equal(late, next(iter(other))[0])
 
 
-def test_ranks_share_an_epoch() -> None:
+@pytest.mark.parametrize("drop_last", [True, False])
+@pytest.mark.parametrize("world", [2, 3])
+def test_ranks_share_the_batches_of_one(world: int, drop_last: bool) -> None:
     data = digits()
-    batches = PixelBatches(data.images.train_set)
-    parts = [
-        EpochBatches(batches, 8, shuffle=True, drop_last=True, world_size=2, rank=rank)
-        for rank in (0, 1)
-    ]
-    assert [len(part) for part in parts] == [3, 3]
-    seen = [{index for batch in part for index in batch} for part in parts]
-    assert not seen[0] & seen[1]
+    for size in (60, 59, 37, 11):
+        batches = PixelBatches(data.images.train_set.subset(range(size)))
+
+        def dealt(batch: int, ranks: int, rank: int, of: PixelBatches = batches) -> list[list[int]]:
+            return list(
+                EpochBatches(
+                    of, batch, shuffle=True, drop_last=drop_last, world_size=ranks, rank=rank
+                )
+            )
+
+        alone = dealt(6 * world, 1, 0)
+        parts = [dealt(6, world, rank) for rank in range(world)]
+        assert {len(part) for part in parts} == {len(alone)}
+        for number, batch in enumerate(alone):
+            together = [
+                part[number][at] for at in range(6) for part in parts if at < len(part[number])
+            ]
+            # The last are repeated, so that all have equally many.
+            assert together[: len(batch)] == batch
+            assert len(together) - len(batch) < world
 
 
 def test_fewer_images_than_a_batch_are_one_batch() -> None:
@@ -115,5 +129,10 @@ def test_validation_has_members_then_others() -> None:
 def test_bad_arguments_are_refused() -> None:
     with pytest.raises(InputError, match="batch_size and num_val"):
         PretrainingDataModule(DigitImagesDataModule(), batch_size=0)
+    for limit in (-1.0, float("nan")):
+        with pytest.raises(InputError, match="memory_limit must not be negative"):
+            PretrainingDataModule(DigitImagesDataModule(), memory_limit=limit)
+    with pytest.raises(InputError, match="seed must be from 0"):
+        PretrainingDataModule(DigitImagesDataModule(), seed=-1)
     with pytest.raises(InputError, match="no non-members"):
         PretrainingDataModule(DigitImagesDataModule(test_from="train")).setup()

@@ -12,6 +12,7 @@ from torch import Tensor
 from artifacts.errors import InputError
 from datamodules import DigitImagesDataModule
 from lightning_modules import EncoderClassification
+from lightning_modules.global_batch import Share
 from models.masked_autoencoder import MaskedAutoencoder
 
 
@@ -23,11 +24,16 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def trained(file: Path, root: Path, **options: Any) -> tuple[EncoderClassification, float]:  # noqa: ANN401
+def trained(
+    file: Path,
+    root: Path,
+    data: DigitImagesDataModule | None = None,
+    **options: Any,  # noqa: ANN401
+) -> tuple[EncoderClassification, float]:
     module = EncoderClassification(
         str(file), 10, **{"base_learning_rate": 0.03, "warmup_epochs": 1, **options}
     )
-    data = DigitImagesDataModule(num_train=500, num_test=500, batch_size=50)
+    data = data or DigitImagesDataModule(num_train=500, num_test=500, batch_size=50)
     trainer = L.Trainer(
         default_root_dir=root,
         accelerator="cpu",
@@ -63,6 +69,9 @@ def test_fine_tuning_trains_the_encoder(file: Path, tmp_path: Path) -> None:
     before, after = encoder_of(fresh), encoder_of(module)
     assert not torch.equal(before["blocks.0.attn.qkv.weight"], after["blocks.0.attn.qkv.weight"])
     assert torch.equal(before["pos_embed"], after["pos_embed"])
+    # What has no gradient would stop a run on several devices.
+    named = {name for name, p in module.named_parameters() if p.requires_grad}
+    assert not any("decoder" in name or "pos_embed" in name for name in named)
     assert accuracy > 0.4
 
 
@@ -70,18 +79,43 @@ def test_binary_labels_are_two_classes(file: Path) -> None:
     module = EncoderClassification(str(file), 2)
     module.configure_model()
     module.log_dict = lambda *_, **__: None  # type: ignore[method-assign]
-    images = torch.rand(4, 1, 8, 8)
-    loss = module.training_step((images, torch.tensor([-1, 1, 1, -1])), 0)
-    module.eval()
-    logits = module.train()(images)
-    expected = torch.nn.functional.cross_entropy(logits, torch.tensor([0, 1, 1, 0]))
-    assert torch.allclose(loss, expected)
+    logits, labels = torch.rand(4, 2), torch.tensor([0, 1, 1, 0])
+    share = Share(torch.arange(4), torch.ones(4, dtype=torch.bool), total=4, world_size=1)
+    loss = module._log_loss("train", logits, 2 * labels - 1, share)
+    assert torch.allclose(loss, torch.nn.functional.cross_entropy(logits, labels))
     with pytest.raises(InputError, match=r"label 2, but model.num_classes is 2"):
-        module.training_step((images, torch.tensor([0, 1, 2, 1])), 0)
+        module._log_loss("train", logits, labels + 1, share)
 
 
 def test_bad_arguments_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="num_classes must be at least 2"):
         EncoderClassification("x.pth", 1)
+    with pytest.raises(InputError, match="seed must be from 0"):
+        EncoderClassification("x.pth", 10, seed=-1)
     with pytest.raises(InputError, match="no masked autoencoder at"):
         EncoderClassification(str(tmp_path / "x.pth"), 10).configure_model()
+
+
+def test_images_of_other_channels_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "colour.safetensors"
+    save_file(MaskedAutoencoder(8, 2, 3, 16, 1, 1, 8, 1, 1).state_dict(), str(path))
+    with pytest.raises(InputError, match=r"have 1 channel.*takes 3; set data.in_chans to 3"):
+        trained(path, tmp_path)
+
+
+def test_a_batch_of_one_image_is_refused(file: Path, tmp_path: Path) -> None:
+    data = DigitImagesDataModule(num_train=61, num_test=10, batch_size=60, balanced=False)
+    with pytest.raises(InputError, match="a single image, which cannot be standardised"):
+        trained(file, tmp_path, data)
+
+
+def test_features_are_those_of_the_pooling(file: Path) -> None:
+    images = torch.rand(3, 1, 8, 8)
+    for pooling in ("cls", "mean"):
+        module = EncoderClassification(str(file), 10, pooling=pooling)
+        module.configure_model()
+        assert module.backbone is not None
+        tokens = module.backbone.encode(images)
+        expected = tokens[:, 0] if pooling == "cls" else tokens[:, 1:].sum(dim=1) / 16
+        assert torch.allclose(module.features(images), expected, atol=1e-6)
+        assert not module.features(images).requires_grad

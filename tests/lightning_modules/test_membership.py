@@ -1,21 +1,31 @@
 """The chain of a membership attack on a folder of images: trained, attacked, judged."""
 
 import csv
+import gc
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, ClassVar
 
+import lightning as L
 import numpy as np
 import pytest
 import torch
 import yaml
 from PIL import Image
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from sklearn.datasets import load_digits
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
+from torch.utils.data import BatchSampler
 
+from artifacts.errors import InputError
 from artifacts.tensors import MEMBERSHIP_SCORES, read_tensors
 from artifacts.weights import read_state_dict
+from lightning_modules.membership_roles import require_role
+from lightning_modules.victim import load_autoencoder
 from tests.conftest import quiet, run_cli
 
 SMALL = [
@@ -25,6 +35,7 @@ SMALL = [
     "--trainer.callbacks=callbacks.EncoderWriter",
 ]
 DECODER = ["--model.base_learning_rate=0.016", "--model.warmup_epochs=1", "--trainer.max_epochs=2"]
+LAST = "checkpoints/last.ckpt"
 ATTACK = ["--model.num_masks=4", "--model.bootstrap=50"]
 
 
@@ -102,6 +113,7 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Image.fromarray(pixels).convert("RGB").save(folder / f"{number}.png")
     questioned = root / "questioned"
     questioned.mkdir()
+    shutil.copytree(root / "images" / "3", root / "threes")
     for number in range(150, 157):
         pixels = np.kron(digits.images[number] * 15, np.ones((4, 4))).astype(np.uint8)
         Image.fromarray(pixels).convert("RGB").save(questioned / f"{number}.png")
@@ -123,6 +135,14 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     true = f"--model.true_target={root / 'target' / 'checkpoints' / 'last.ckpt'}"
     attack(root, "test", "attack", made, true)
     attack(root, "predict", "asked", made)
+    attack(root, "predict", "threes_asked", made, f"--data.questioned.root={root / 'threes'}")
+    # The same as strangers would give them: weights alone.
+    for stage in ("target", "shadow"):
+        torch.save(weights(root / stage / LAST), root / f"bare_{stage}")
+    with safe_open(root / "target" / "encoder.safetensors", framework="pt") as file:
+        damaged = {**file.metadata(), "training_record": "{}"}
+    encoder = load_file(root / "target" / "encoder.safetensors")
+    save_file(encoder, root / "damaged.safetensors", metadata=damaged)
     return root
 
 
@@ -152,32 +172,6 @@ def test_the_encoder_stays_as_it_was_released(chain: Path) -> None:
         assert not torch.equal(joined[head], shadow[head])
 
 
-def test_without_the_members_not_a_bit_of_the_attack_changes(chain: Path, tmp_path: Path) -> None:
-    root = chain
-    splits = json.loads((root / "target" / "membership_splits.json").read_text())
-    members = splits["parts"]["target_train"]["identifiers"]
-    assert len(members) == 24
-    kept = tmp_path / "images"
-    shutil.copytree(root / "images", kept)
-    # The target with its decoder is put away too.
-    shutil.move(root / "target" / "checkpoints", tmp_path / "checkpoints")
-    try:
-        for name in members:
-            (root / "images" / name).unlink()
-        made = decoders(root, "again_")
-        for name, path in made.items():
-            before = weights(root / name / "checkpoints" / "last.ckpt")
-            after = weights(path)
-            assert before.keys() == after.keys()
-            assert all(torch.equal(value, after[key]) for key, value in before.items())
-        again = attack(root, "predict", "again_asked", made)
-        assert (again / "scores.csv").read_bytes() == (root / "asked" / "scores.csv").read_bytes()
-    finally:
-        shutil.rmtree(root / "images")
-        shutil.copytree(kept, root / "images")
-        shutil.move(tmp_path / "checkpoints", root / "target" / "checkpoints")
-
-
 def test_questioned_images_get_scores_and_verdicts(chain: Path) -> None:
     metrics = json.loads((chain / "attack" / "metrics.json").read_text())
     with (chain / "asked" / "scores.csv").open(encoding="utf-8") as file:
@@ -189,6 +183,60 @@ def test_questioned_images_get_scores_and_verdicts(chain: Path) -> None:
         for name in names:
             below = float(row[f"{name} score"]) < metrics["attacks"][name]["threshold"]
             assert row[f"{name} member"] == str(int(below))
+
+
+def test_images_that_the_attack_learned_from_are_named(chain: Path) -> None:
+    splits = json.loads((chain / "target" / "membership_splits.json").read_text())["parts"]
+    part_of = {name: part for part, of in splits.items() for name in of["identifiers"]}
+    with (chain / "threes_asked" / "scores.csv").open(encoding="utf-8") as file:
+        rows = {row["image"]: row["learned from"] for row in csv.DictReader(file)}
+    assert len(rows) > 10
+    expected = {name: part_of.get(f"3/{name}", "") for name in rows}
+    learned = {n: "" if part.startswith("target") else part for n, part in expected.items()}
+    assert rows == learned
+    assert len(set(rows.values())) > 3
+    with (chain / "asked" / "scores.csv").open(encoding="utf-8") as file:
+        assert {row["learned from"] for row in csv.DictReader(file)} == {""}
+
+
+class LiveTensors(L.Callback):
+    """How many tensors there are before some batches, and who chooses the images."""
+
+    counts: ClassVar[list[int]] = []
+
+    def on_predict_batch_start(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        batch: object,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        # Lightning's own sampler would keep the index of every image.
+        loader: Any = trainer.predict_dataloaders
+        assert type(loader.loader.batch_sampler) is BatchSampler
+        if batch_idx in (2, 12, 24):
+            self.counts.append(sum(issubclass(type(thing), Tensor) for thing in gc.get_objects()))
+
+
+def test_predictions_do_not_pile_up(chain: Path) -> None:
+    writer = {"class_path": "callbacks.MembershipScoreWriter"}
+    counter = {"class_path": f"{__name__}.LiveTensors"}
+    made = {n: chain / n / LAST for n in ("simulated", "target_decoder", "shadow_decoder")}
+    LiveTensors.counts.clear()
+    attack(
+        chain,
+        "predict",
+        "streamed",
+        made,
+        f"--data.questioned.root={chain / 'images'}",
+        "--data.batch_size=6",
+        "--model.attacks=[paper]",
+        f"--trainer.callbacks={json.dumps([writer, counter])}",
+    )
+    counts = LiveTensors.counts
+    assert len(counts) == 3
+    assert len(set(counts)) == 1
 
 
 def test_metrics_are_those_of_the_scores(chain: Path) -> None:
@@ -231,17 +279,43 @@ def test_the_report_shows_all_attacks(chain: Path, capsys: pytest.CaptureFixture
     assert "What may not be concluded" in text
 
 
+SHADOWS = "--model.shadows=[{root}/%s/checkpoints/last.ckpt]"
+REFERENCES = "--model.references=[{root}/%s/checkpoints/last.ckpt]"
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--model.attacks=[likelihood_ratio]"], "needs two shadow models"),
+        (["--model.attacks=[combined]", "--model.num_masks=1"], "needs two masks"),
         (["--model.attacks=[guess]"], "unknown attack 'guess'"),
+        (["--model.attacks=[]"], "must name at least one attack"),
+        (["--model.attacks=[paper, paper]"], "each once, got ['paper', 'paper']"),
+        (["--model.seed=-1"], "seed must be from 0 to 2^63 - 1"),
+        (["--data.seed=-1"], "seed must be from 0 to 2^63 - 1"),
         (
             ["--data.num_shadows=2", "--data.sizes.downstream=0"],
             "data.num_shadows is 2, but there are 1",
         ),
         (["--model.target={root}/target/encoder.safetensors"], "holds no trained decoder"),
-        (["--model.mask_ratio=1"], "mask_ratio in (0, 1)"),
+        (["--model.mask_ratio=0.5"], "was trained at mask ratio 0.75, not 0.5"),
+        # The decoder of the encoder's owner.
+        (["--model.target={root}/target/checkpoints/last.ckpt"], "which no attacker has"),
+        (["--model.simulated={root}/target/checkpoints/last.ckpt"], "which no attacker has"),
+        # One in the place of another.
+        ([SHADOWS % "shadow_decoder", REFERENCES % "shadow"], "shadows and references swapped"),
+        ([SHADOWS % "target"], "stands where that of 'shadow_1' belongs"),
+        ([REFERENCES % "target_decoder"], "stands where that of 'shadow_1' belongs"),
+        (["--model.target={root}/shadow_decoder/checkpoints/last.ckpt"], "that of 'target' bel"),
+        (["--model.true_target={root}/target_decoder/checkpoints/last.ckpt"], "simulated decoder"),
+        (["--model.true_target={root}/shadow/checkpoints/last.ckpt"], "that of 'target' belongs"),
+        # Files that tell nothing: the weights do.
+        ([SHADOWS.replace("/checkpoints/last.ckpt", "") % "bare_target"], "it is no shadow"),
+        ([REFERENCES.replace("/checkpoints/last.ckpt", "") % "bare_target"], "another encoder"),
+        (["--model.true_target={root}/bare_shadow"], "has that of model.target"),
+        # Another draw of the parts.
+        (["--data.seed=1"], "was trained as 'target' of another split"),
+        (["--data.sizes.pool=15"], "of another split"),
     ],
 )
 def test_what_cannot_be_attacked_is_said_in_one_line(
@@ -251,14 +325,13 @@ def test_what_cannot_be_attacked_is_said_in_one_line(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    checkpoint = "checkpoints/last.ckpt"
     code = run_cli(
         "test",
         f"--config={chain / 'data.yaml'}",
         "--model=MembershipInference",
-        f"--model.target={chain / 'target_decoder' / checkpoint}",
-        f"--model.shadows=[{chain / 'shadow' / checkpoint}]",
-        f"--model.references=[{chain / 'shadow_decoder' / checkpoint}]",
+        f"--model.target={chain / 'target_decoder' / LAST}",
+        f"--model.shadows=[{chain / 'shadow' / LAST}]",
+        f"--model.references=[{chain / 'shadow_decoder' / LAST}]",
         *ATTACK,
         *(word.format(root=chain) for word in words),
         *quiet(tmp_path),
@@ -267,6 +340,108 @@ def test_what_cannot_be_attacked_is_said_in_one_line(
     assert code == 1
     assert message in printed
     assert printed.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--data.part=target"], "data.part is 'target': the decoder would be trained on"),
+        (["--model.decoder={root}/target/checkpoints/last.ckpt"], "which no attacker has"),
+        (
+            ["--model.encoder={root}/bare_target", "--model.decoder={root}/bare_target"],
+            "which no attacker has",
+        ),
+        (["--data.seed=1"], "encoder.safetensors was trained as 'target' of another split"),
+        (
+            ["--model.encoder={root}/bare_target", "--data.seed=1"],
+            "last.ckpt was trained as 'shadow_1' of another split",
+        ),
+        (["--model.mask_ratio=0.999"], "leaves none of 16 patches visible"),
+        (
+            ["--model.encoder={root}/damaged.safetensors"],
+            "has a damaged training_record",
+        ),
+    ],
+)
+def test_what_a_decoder_cannot_be_trained_with(
+    words: list[str],
+    message: str,
+    chain: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code = run_cli(
+        "fit",
+        f"--config={chain / 'data.yaml'}",
+        "--model=ShadowDecoder",
+        f"--model.encoder={chain / 'target' / 'encoder.safetensors'}",
+        f"--model.decoder={chain / 'shadow' / LAST}",
+        "--data.part=pool",
+        *DECODER,
+        *(word.format(root=chain) for word in words),
+        *quiet(tmp_path),
+    )
+    printed = capsys.readouterr().err
+    assert code == 1
+    assert message in printed
+    assert not (tmp_path / "checkpoints").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--model.mask_ratio=0.999"], "leaves none of 16 patches visible"),
+        (["--data.part=shadow_1", "--model.weights={root}/target/checkpoints/last.ckpt"], "own"),
+    ],
+)
+def test_what_a_shadow_cannot_be_trained_with(
+    words: list[str],
+    message: str,
+    chain: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    filled = (word.format(root=chain) for word in words)
+    small = [word for word in SMALL if "decoder" not in word]
+    config = f"--config={chain / 'data.yaml'}"
+    assert run_cli("fit", config, "--model=MAEPretraining", *small, *filled, *quiet(tmp_path)) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_a_published_decoder_is_the_owner_s(chain: Path) -> None:
+    """As ``mae_visualize_vit_base.pth`` has one; this project writes other names."""
+    loaded = load_autoencoder(chain / "target" / LAST)
+    published = replace(loaded, origin="official", training=None)
+    require_role("true_target", "x", published, {})
+    with pytest.raises(InputError, match="which no attacker has"):
+        require_role("simulated", "x", published, {})
+
+
+def test_a_stranger_s_encoder_and_one_s_own_are_attacked_alike(chain: Path, tmp_path: Path) -> None:
+    """An encoder's file that tells nothing about its training changes no bit."""
+    shutil.copy(chain / "data.yaml", tmp_path / "data.yaml")
+    path = fit(
+        tmp_path,
+        "decoder",
+        "ShadowDecoder",
+        f"--model.encoder={chain / 'bare_target'}",
+        f"--model.decoder={chain / 'shadow' / LAST}",
+        "--data.part=pool",
+        *DECODER,
+    )
+    ours, theirs = weights(chain / "target_decoder" / LAST), weights(path)
+    assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
+
+
+def test_evaluation_may_see_members(chain: Path, tmp_path: Path) -> None:
+    """Only training on them is refused."""
+    config = f"--config={chain / 'data.yaml'}"
+    words = [
+        "--model=ShadowDecoder",
+        f"--model.encoder={chain / 'target' / 'encoder.safetensors'}",
+        f"--model.decoder={chain / 'shadow' / LAST}",
+    ]
+    assert run_cli("test", config, *words, *quiet(tmp_path)) == 0
 
 
 def test_a_decoder_of_another_size_is_refused(

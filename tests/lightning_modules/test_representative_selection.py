@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from artifacts.errors import InputError
 from lightning_modules import RepresentativeSelection
+from tests.conftest import REPOSITORY
 
 
 def planted_run(found: int = 6, seed: int = 0) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
@@ -76,3 +77,20 @@ def test_impossible_settings_are_refused() -> None:
     run, _ = planted_run(found=0)
     with pytest.raises(InputError, match="no cluster has candidates of 5 draws"):
         RepresentativeSelection(min_draws=5)(run)
+
+
+def test_defaults_are_what_the_documented_measurement_says() -> None:
+    page = (REPOSITORY / "docs" / "choosing_candidates.md").read_text(encoding="utf-8")
+    defaults = RepresentativeSelection().hparams
+    height = defaults["height"]
+    chosen = (f"height: {height}", defaults["ranking"], defaults["representative"])
+    assert "The default is {}.".format(", ".join(f"`{value}`" for value in chosen)) in page
+    # Precision of the top 45 above 0.75, mean of both data sets, by height.
+    precision: dict[float, list[float]] = {}
+    for line in page.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 8 and cells[1].startswith("height") and cells[2:4] == list(chosen[1:]):
+            precision.setdefault(float(cells[1].split()[1]), []).append(float(cells[4].split()[0]))
+    means = {cut: sum(values) / 2 for cut, values in precision.items() if len(values) == 2}
+    assert len(means) >= 3
+    assert max(means, key=means.__getitem__) == height

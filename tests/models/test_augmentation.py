@@ -4,7 +4,13 @@ import pytest
 import torch
 from torch.nn.functional import interpolate
 
-from models.augmentation import crop_and_resize, random_boxes, random_resized_crop, resize
+from models.augmentation import (
+    CROP_NOISE,
+    crop_and_resize,
+    random_boxes,
+    random_resized_crop,
+    resize,
+)
 
 
 def test_resize_equals_torchvision() -> None:
@@ -43,7 +49,7 @@ def test_boxes_are_distributed_as_torchvisions() -> None:
     from torchvision.transforms import RandomResizedCrop
 
     torch.manual_seed(0)
-    ours = random_boxes(4000, (0.2, 1.0))
+    ours = random_boxes(torch.rand(4000, 40), (0.2, 1.0))
     assert bool((ours >= 0).all())
     assert bool((ours[:, :2] + ours[:, 2:] <= 1 + 1e-6).all())
     image = torch.empty(1, 1000, 1000)
@@ -70,6 +76,19 @@ def test_augmentation_is_seeded_and_differs_between_images() -> None:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_boxes_of_the_full_scale(seed: int) -> None:
     torch.manual_seed(seed)
-    boxes = random_boxes(100, (1.0, 1.0))
+    boxes = random_boxes(torch.rand(100, 40), (1.0, 1.0))
     # Only a square has the whole area; otherwise the whole image is taken.
     assert torch.allclose(boxes[:, 2:], torch.ones(100, 2), atol=0.01)
+
+
+def test_half_of_the_crops_are_mirrored() -> None:
+    images = torch.rand(2, 3, 16, 16)
+    noise = torch.rand(2, CROP_NOISE)
+    noise[:, 0] = torch.tensor([0.49, 0.51])
+    mirrored, plain = random_resized_crop(images, 16, (0.3, 0.5), noise)
+    boxes = random_boxes(noise[:, 1:], (0.3, 0.5))
+    expected = crop_and_resize(images, boxes, 16)
+    assert torch.allclose(mirrored, expected[0].flip(-1), atol=1e-5)
+    assert torch.equal(plain, expected[1])
+    share = boxes[:, 2] * boxes[:, 3]
+    assert bool(((share >= 0.3) & (share <= 0.5)).all())

@@ -1,6 +1,10 @@
 """Frozen backbones, beside the libraries they come from."""
 
 import json
+import socket
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +22,10 @@ from timm.data.transforms_factory import create_transform
 from torch import Tensor, nn
 from torchvision.transforms import v2
 
+import models.hub
 from artifacts.errors import InputError
 from models.backbones import PAPER_BACKBONES, load_backbone
+from models.hub import _obstacle
 from models.masked_autoencoder import MaskedAutoencoder
 from tests.conftest import SHARED
 
@@ -180,9 +186,9 @@ def test_encoder_of_a_masked_autoencoder(tmp_path: Path) -> None:
     torch.testing.assert_close(both[:, 64:], tokens[:, 1:].mean(1), atol=1e-5, rtol=0)
     assert load_backbone("mae", path, image_size=48).image_size == 48
     other = saved(small_vit(), tmp_path / "classifier.safetensors")
-    with pytest.raises(ValueError, match=r"classifier.safetensors is no masked autoencoder: .*"):
+    with pytest.raises(ValueError, match=r"classifier.safetensors cannot be taken as .*"):
         load_backbone("mae", other)
-    with pytest.raises(ValueError, match="needs its file"):
+    with pytest.raises(ValueError, match="give a masked autoencoder's file as `weights`"):
         load_backbone("mae")
 
 
@@ -228,6 +234,11 @@ def test_impossible_requests(name: str, settings: dict[str, Any], message: str) 
 def test_sizes_that_do_not_fit(tiny: str) -> None:
     with pytest.raises(ValueError, match="50 is no multiple of the patch size 16"):
         load_backbone(f"timm/{TINY}", tiny, image_size=50)
+    # Smaller than a patch, which timm refuses in other words.
+    with pytest.raises(ValueError, match="image_size 13 is no multiple of the patch size 16"):
+        load_backbone(f"timm/{TINY}", tiny, image_size=13)
+    with pytest.raises(ValueError, match="image_size 20 is no multiple of the patch size 14"):
+        load_backbone("clip_vit_l14", image_size=20)
     backbone = load_backbone(f"timm/{TINY}", tiny, image_size=32)
     with pytest.raises(ValueError, match=r"\(N, 3, 32, 32\), got \(2, 3, 48, 48\)"):
         backbone(images(48))
@@ -272,6 +283,44 @@ def test_without_network_one_line_says_what_is_missing(
     assert str(tmp_path) in message
     assert "\n" not in message
     assert not caplog.records
+
+
+@pytest.mark.parametrize("name", ["clip_vit_l14", "dino_vit_b16"])
+def test_a_hub_out_of_reach_is_not_tried_again_and_again(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sleep(seconds: float) -> None:
+        raise AssertionError(f"it waits for {seconds} s")
+
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", address)
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+        monkeypatch.setattr(time, "sleep", sleep)
+        with pytest.raises(ValueError, match=f"{address} cannot be reached: .*refused.*local file"):
+            load_backbone(name)
+    assert not huggingface_hub.constants.HF_HUB_OFFLINE
+
+
+def test_a_hub_that_answers_or_is_slow_is_left_to_the_library(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Refusing(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.send_error(503)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Refusing) as server:
+        threading.Thread(target=server.handle_request).start()
+        assert _obstacle(f"http://127.0.0.1:{server.server_port}") == ""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setattr(models.hub, "_CONNECTION_TIMEOUT", 0.2)
+        assert _obstacle(f"http://127.0.0.1:{silent.getsockname()[1]}") == ""
+    assert "cannot be reached" in _obstacle("http://no-such-host.invalid")
 
 
 def test_the_paper_s_four_exist_with_their_weights() -> None:

@@ -1,6 +1,7 @@
 """Files of masked autoencoders that people have, each loaded and compared with its maker."""
 
 import argparse
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from artifacts.encoders import write_encoder
 from artifacts.errors import InputError
 from lightning_modules.victim import load_autoencoder
+from models.backbones import load_backbone
 from models.mae_weights import DecoderSize
 from models.masked_autoencoder import MaskedAutoencoder
 
@@ -120,6 +122,11 @@ def test_own_files(model: MaskedAutoencoder, images: Tensor, tmp_path: Path) -> 
         loaded = load_autoencoder(tmp_path / name)
         assert (loaded.origin, loaded.has_decoder) == ("afterimage", True)
         assert torch.equal(loaded.model(images, 0.5, NOISE)[0], model(images, 0.5, NOISE)[0])
+    # Heads that are not what the width suggests.
+    unusual = MaskedAutoencoder(32, 8, 3, 64, 1, 4, 64, 1, 2).eval()
+    save_file(unusual.state_dict(), str(tmp_path / "unusual.safetensors"))
+    loaded = load_autoencoder(tmp_path / "unusual.safetensors")
+    assert torch.equal(loaded.model(images, 0.5, NOISE)[0], unusual(images, 0.5, NOISE)[0])
 
 
 def test_exported_encoder_is_loaded_here_and_by_timm(
@@ -164,6 +171,10 @@ def test_positions_are_resampled(model: MaskedAutoencoder, tmp_path: Path) -> No
         ({"head.weight": torch.zeros(10, 64)}, "classifier .'head.weight'.: fine-tuning"),
         ({"blocks.0.ls1.gamma": torch.ones(64)}, "blocks.0.ls1.gamma"),
         ({"pos_embed": torch.zeros(1, 16, 64)}, "16 positions"),
+        ({"pos_embed": torch.zeros(1, 1, 64)}, "its 1 positions"),
+        ({"pos_embed": torch.zeros(1, 0, 64)}, "pos_embed. is float32 of shape .1, 0, 64.,"),
+        ({"blocks.0.mlp.fc1.weight": torch.tensor(1.0)}, "fc1.weight. has shape .., not 2 dim"),
+        ({"norm.bias": torch.zeros(64, dtype=torch.int64)}, "norm.bias. is int64"),
         ({"blocks.1.norm1.weight": torch.zeros(3)}, "blocks.1.norm1.weight"),
         ({"cls_token": None}, "no 'cls_token' in it"),
         ({"norm.weight": torch.full((64,), torch.nan)}, "NaN"),
@@ -178,3 +189,73 @@ def test_other_files_are_refused(
         load_autoencoder(tmp_path / "x.safetensors", num_heads=1)
     assert "\n" not in str(error.value)
     assert len(str(error.value)) < 500
+
+
+def test_any_misshapen_entry_is_refused(model: MaskedAutoencoder, tmp_path: Path) -> None:
+    """Each entry of a file in turn is a scalar, empty, whole numbers, or of another shape."""
+    good = {name: value.clone() for name, value in model.state_dict().items()}
+    path = tmp_path / "model.safetensors"
+    for name, value in good.items():
+        for change in (
+            torch.zeros((), dtype=value.dtype),
+            torch.zeros(0, dtype=value.dtype),
+            torch.zeros(*value.shape[:1], 0, *value.shape[2:], dtype=value.dtype),
+            torch.zeros(1, *value.shape, dtype=value.dtype),
+            value.float() if name == "record" else value.long(),
+        ):
+            save_file({**good, name: change}, str(path))
+            for load in (load_autoencoder, partial(load_backbone, "mae")):
+                with pytest.raises(ValueError, match="cannot be taken as a masked autoencoder: "):
+                    load(str(path))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"std": torch.tensor([0.2, 0.0, 0.2])}, "'std' must be positive"),
+        ({"std": torch.tensor([0.2, -0.1, 0.2])}, "'std' must be positive"),
+        ({"std": torch.tensor([0.2])}, "'std' is not one finite number for each of 3 channels"),
+        ({"mean": torch.tensor(0.2)}, "'mean' is not one finite number for each of 3 channels"),
+        ({"mean": None}, "'mean' is not one finite number for each of 3 channels"),
+        ({"record": torch.tensor([-1, 2, 0])}, "sizes must be positive"),
+        ({"record": torch.tensor([10**15, 2, 0])}, "multiple of its 1000000000000000 heads"),
+        ({"encoder.pos_embed": torch.zeros(1, 1, 64)}, "its 1 positions are not those of"),
+    ],
+)
+def test_normalisation_and_record_are_checked(
+    change: dict[str, Tensor | None], message: str, model: MaskedAutoencoder, tmp_path: Path
+) -> None:
+    weights = {**model.state_dict(), **change}
+    save_file({k: v for k, v in weights.items() if v is not None}, str(tmp_path / "x.safetensors"))
+    with pytest.raises(InputError, match=message):
+        load_autoencoder(tmp_path / "x.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ({"mean": "[NaN, 0, 0]"}, "'mean' is not one finite number"),
+        ({"std": "0.5"}, "'std' is not one finite number"),
+        ({"std": "[1e999, 1, 1]"}, "'std' is not one finite number"),
+        ({"mean": '["a"]'}, "damaged header"),
+        ({"mean": "[" * 100_000}, "damaged header"),
+        ({"mean": "[[1, 2], 3]"}, "damaged header"),
+        ({"mean": "{}"}, "damaged header"),
+        ({"num_heads": "1" * 40}, "damaged header"),
+        ({"num_heads": "two"}, "damaged header"),
+    ],
+)
+def test_header_of_an_exported_encoder_is_checked(
+    header: dict[str, str], message: str, model: MaskedAutoencoder, tmp_path: Path
+) -> None:
+    path = tmp_path / "encoder.safetensors"
+    good = {"kind": "encoder", "num_heads": "1", "mean": "[0, 0, 0]", "std": "[1, 1, 1]"}
+    save_file(dict(model.encoder.state_dict()), str(path), metadata={**good, **header})
+    with pytest.raises(InputError, match=message):
+        load_autoencoder(path)
+
+
+def test_image_size_that_patches_do_not_tile(model: MaskedAutoencoder, tmp_path: Path) -> None:
+    save_file(model.state_dict(), str(tmp_path / "model.safetensors"))
+    with pytest.raises(InputError, match="image_size 13 is no multiple of the patch size 8"):
+        load_autoencoder(tmp_path / "model.safetensors", image_size=13)

@@ -155,6 +155,10 @@ def test_any_patch_and_ratio(patch: int, ratio: float) -> None:
     model = MaskedAutoencoder(8, patch, 1, 16, 1, 2, 8, 3, 1)
     images = torch.rand(2, 1, 8, 8)
     num_patches = (8 // patch) ** 2
+    if int(num_patches * (1 - ratio)) == 0:
+        with pytest.raises(ValueError, match="patches visible"):
+            model(images, ratio)
+        return
     loss, prediction, mask = model(images, ratio)
     assert prediction.shape == (2, num_patches, patch**2)
     assert mask.sum(dim=1).tolist() == [num_patches - int(num_patches * (1 - ratio))] * 2
@@ -177,6 +181,8 @@ def test_bad_arguments_are_refused(golden: Golden) -> None:
     images = torch.rand(2, 3, 32, 32, dtype=torch.float64)
     with pytest.raises(ValueError, match="mask ratio must be in"):
         model(images, 1.0)
+    with pytest.raises(ValueError, match="leaves none of 16 patches visible"):
+        masking_from_noise(torch.rand(1, 16), 0.999)
     with pytest.raises(ValueError, match="removes none of 16"):
         masking_from_noise(torch.rand(2, 16), 1e-17)
     with pytest.raises(ValueError, match="noise has shape"):
@@ -192,3 +198,10 @@ def test_bad_arguments_are_refused(golden: Golden) -> None:
     weights = {name[3:]: value for name, value in golden.items() if name.startswith("sd/")}
     with pytest.raises(ValueError, match="not the weights of this autoencoder"):
         small().load_reference_state_dict({**weights, "fc_norm.weight": torch.ones(32)})
+
+
+def test_images_of_other_channels_are_not_broadcast() -> None:
+    model = small()
+    for method in (model.encode, lambda images: model(images, 0.75), model.block_features):
+        with pytest.raises(ValueError, match="images have 1 channels, the model 3"):
+            method(torch.rand(2, 1, 32, 32))
