@@ -103,6 +103,10 @@ class MembershipInference(L.LightningModule):
                 "num_masks, rows_per_pass and bootstrap must be at least 1, got "
                 f"{num_masks}, {rows_per_pass} and {bootstrap}"
             )
+        if mask_ratio is not None and not 0 < mask_ratio < 1:
+            raise InputError(
+                f"model.mask_ratio: the mask ratio must be in (0, 1), got {mask_ratio}"
+            )
         require_seed(seed)
         self.paths = {"target": target, "simulated": simulated or target}
         self.paths |= {"true_target": true_target} if true_target is not None else {}
