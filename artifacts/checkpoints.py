@@ -11,6 +11,20 @@ from artifacts.errors import InputError
 from artifacts.files import atomic_path
 
 
+def write_checkpoint(path: str | Path, content: dict[str, Any]) -> None:
+    """Saves with ``torch.save``, whole or not at all.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    try:
+        with atomic_path(path) as temporary, temporary.open("wb") as file:
+            torch.save(content, file)
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"cannot write {path} (is the disk full?): {reason}") from error
+
+
 class AtomicCheckpointIO(TorchCheckpointIO):
     """Saves beside the target and renames: a full disk or a kill leaves the earlier checkpoint."""
 
@@ -25,9 +39,4 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         Raises:
             InputError: It cannot be written.
         """
-        try:
-            with atomic_path(Path(path)) as temporary, temporary.open("wb") as file:
-                torch.save(checkpoint, file)
-        except RuntimeError as error:
-            reason = str(error).splitlines()[0]
-            raise InputError(f"cannot write {path} (is the disk full?): {reason}") from error
+        write_checkpoint(Path(path), checkpoint)

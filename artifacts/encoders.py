@@ -5,12 +5,10 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from artifacts.errors import InputError
-from artifacts.files import atomic_path
-from artifacts.tensors import package_version
+from artifacts.tensors import package_version, write_safetensors
 from artifacts.training_record import ENTRY, TrainingRecord
 from artifacts.weights import read_checkpoint, state_dict_in
 
@@ -52,9 +50,7 @@ def write_encoder(
     }
     if training is not None:
         metadata[ENTRY] = json.dumps(training.as_dict())
-    tensors = {name: value.detach().cpu().contiguous() for name, value in weights.items()}
-    with atomic_path(path) as temporary:
-        save_file(tensors, str(temporary), metadata=metadata)
+    write_safetensors(path, weights, metadata)
 
 
 def read_autoencoder(path: str | Path) -> tuple[dict[str, Tensor], TrainingRecord | None]:

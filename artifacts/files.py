@@ -1,15 +1,20 @@
 """Files that are written whole or not at all."""
 
+import glob
 import hashlib
 import json
 import os
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from artifacts.errors import InputError
+
+# No file takes so many seconds to write: what is older was left by a process that was killed.
+_ABANDONED_AFTER = 3600.0
 
 
 @contextmanager
@@ -28,6 +33,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     """
     path = Path(path)
     require_writable_directory(path.parent)
+    _remove_abandoned(path)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
     os.close(handle)
     temporary = Path(name)
@@ -44,6 +50,15 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         raise InputError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Removes what killed processes left of their attempts to write ``path``."""
+    # Eight characters, as mkstemp makes them.
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.????????{path.suffix}"):
+        with suppress(FileNotFoundError):
+            if time.time() - leftover.stat().st_mtime > _ABANDONED_AFTER:
+                leftover.unlink()
 
 
 def require_writable_directory(

@@ -136,32 +136,44 @@ def write_tensors(
         **shapes,
         **metadata,
     }
-    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    with atomic_path(path) as temporary:
-        temporary.write_bytes(_with_sorted_header(save(contiguous, metadata=header)))
+    write_safetensors(path, tensors, header)
 
 
-def _with_sorted_header(content: bytes) -> bytes:
-    """A safetensors file whose header is in sorted order.
+def write_safetensors(
+    path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
+) -> None:
+    """Writes tensors and metadata as they are, whole or not at all; equal ones as equal bytes.
 
     The library writes metadata in an order that differs from call to call; equal results should
     be equal files, so that a hash tells whether an input changed.
+
+    Raises:
+        InputError: The file cannot be written.
     """
+    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    content = save(contiguous, metadata=dict(metadata))
     size = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + size])
     text = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text + content[8 + size :]
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(len(text).to_bytes(8, "little") + text + content[8 + size :])
 
 
 def sha256_of_tensors(tensors: Mapping[str, Tensor]) -> str:
     """The SHA-256 of names, shapes, dtypes and values, in order of names, as 64 hex digits."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
-        value = tensors[name].detach().cpu().contiguous()
+        value = tensors[name]
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
-        digest.update(value.view(-1).view(torch.uint8).numpy().data)
+        digest.update(tensor_bytes(value))
     return digest.hexdigest()
+
+
+def tensor_bytes(tensor: Tensor) -> memoryview:
+    """The values of a tensor, one after the other, as bytes."""
+    flat = tensor.detach().cpu().contiguous().view(-1)
+    return flat.view(torch.uint8).numpy().data
 
 
 def read_tensors(

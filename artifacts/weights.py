@@ -1,8 +1,10 @@
 """State dicts from files that may come from a stranger: nothing in them is ever executed."""
 
 import argparse
+import hashlib
 import pickle
 import struct
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from artifacts.errors import InputError
-from artifacts.files import require_file
+from artifacts.files import require_file, sha256_of_file
+from artifacts.tensors import tensor_bytes
 
 # What torch's restricted unpickler raises on bytes that are no checkpoint.
 _UNPICKLER_ERRORS = (
@@ -25,6 +28,8 @@ _UNPICKLER_ERRORS = (
     ValueError,
     struct.error,
 )
+# What torch.save is asked to write.
+_CHECKPOINTS = (".bin", ".ckpt", ".pt", ".pth")
 
 
 def read_checkpoint(path: str | Path, *, what: str, made_by: str) -> dict[str, Any]:
@@ -93,3 +98,48 @@ def state_dict_in(
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
             raise InputError(f"{path}: '{name}' holds NaN or infinity: the {what} is unusable")
     return state_dict
+
+
+def sha256_of_content(path: str | Path) -> str:
+    """A hash of what a file holds: of a checkpoint's values, of any other file's bytes.
+
+    ``torch.save`` writes equal values as different bytes: pickle writes an object once and refers
+    back to it, but what a resumed run read from its checkpoint is equal without being the same
+    object. How a run went (its callbacks' paths and times) does not count.
+
+    Returns:
+        64 hex digits.
+
+    Raises:
+        OSError: There is no such file.
+    """
+    if Path(path).suffix not in _CHECKPOINTS:
+        return sha256_of_file(path)
+    digest = hashlib.sha256()
+    try:
+        content = read_checkpoint(path, what="checkpoint", made_by="")
+        content.pop("callbacks", None)
+        for piece in _pieces(content):
+            digest.update(piece)
+    except (InputError, NotImplementedError, RuntimeError):
+        # No checkpoint after all, or one of sparse tensors or that holds itself.
+        return sha256_of_file(path)
+    return digest.hexdigest()
+
+
+def _pieces(value: Any) -> Iterator[bytes | memoryview]:  # noqa: ANN401 - whatever a checkpoint holds
+    """Bytes that are the same for equal values only."""
+    if isinstance(value, Tensor):
+        yield f"{value.dtype} {tuple(value.shape)}\n".encode()
+        yield tensor_bytes(value)
+    elif isinstance(value, Mapping):
+        yield f"mapping of {len(value)}\n".encode()
+        for name in sorted(value, key=repr):
+            yield f"{name!r}\n".encode()
+            yield from _pieces(value[name])
+    elif isinstance(value, list | tuple):
+        yield f"sequence of {len(value)}\n".encode()
+        for item in value:
+            yield from _pieces(item)
+    else:
+        yield f"{value!r}\n".encode()

@@ -33,8 +33,8 @@ def membership_metrics(
         ``threshold``.
 
     Raises:
-        ValueError: Scores are empty, of more than one dimension, or hold NaN; or the threshold is
-            NaN.
+        ValueError: Scores are empty, of more than one dimension, or hold NaN or infinity; or the
+            threshold is NaN.
     """
     members, non_members = _checked(member_scores, non_member_scores)
     if math.isnan(threshold):
@@ -163,8 +163,8 @@ def _checked(member_scores: Tensor, non_member_scores: Tensor) -> tuple[Tensor, 
     for name, scores in (("member", member_scores), ("non-member", non_member_scores)):
         if scores.dim() != 1 or len(scores) == 0:
             raise ValueError(f"{name} scores must be a non-empty vector, got {list(scores.shape)}")
-        if bool(torch.isnan(scores).any()):
-            raise ValueError(f"{name} scores hold NaN")
+        if not bool(torch.isfinite(scores).all()):
+            raise ValueError(f"{name} scores hold NaN or infinity")
     return member_scores.detach().double().cpu(), non_member_scores.detach().double().cpu()
 
 

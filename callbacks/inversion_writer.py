@@ -9,6 +9,7 @@ import torch
 from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor
 
+from artifacts.checkpoints import write_checkpoint
 from artifacts.errors import InputError
 from artifacts.files import atomic_path, write_json
 from artifacts.inversions import finished_images, image_path, merge_images
@@ -117,8 +118,7 @@ class InversionWriter(SearchCallback):
                 self._bar = None
         elif time.monotonic() - self._saved_at >= self.save_every:
             state = {"fingerprints": pl_module.fingerprints(batch), "search": search.state_dict()}
-            with atomic_path(_state_path(trainer, batch)) as temporary:
-                torch.save(state, temporary)
+            write_checkpoint(_state_path(trainer, batch), state)
             self._saved_at = time.monotonic()
 
     def on_predict_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

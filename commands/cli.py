@@ -211,6 +211,7 @@ class AfterimageCLI(LightningCLI):
         path = root / "config.yaml"
         if not path.is_file():
             return
+        check_config_file(path)
         self._dump_config()
         before = _flat(yaml.safe_load(path.read_text(encoding="utf-8")))
         now = _flat(self.config_dump)

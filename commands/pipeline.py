@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +14,8 @@ from typing import Any, Literal
 from artifacts.errors import InputError
 from artifacts.files import read_json, require_file, sha256_of_file, write_json
 from artifacts.tensors import package_version
-from commands.scale import Scale
+from artifacts.weights import sha256_of_content
+from commands.scale import Scale, Value
 
 
 @dataclass
@@ -22,14 +23,16 @@ class Stage:
     """One command of a pipeline.
 
     In ``options``, ``{run}`` stands for the pipeline's directory and ``{stage}`` for this stage's.
-    Names of the pipeline's grid stand for a value in every string here.
+    A file of an earlier stage that is named so counts as an input, and so do all JSON files that
+    earlier stages make if an option is ``{run}`` alone. Names of the pipeline's grid stand for a
+    value in every string here.
 
     Attributes:
         command: The subcommand of ``main.py``.
         config: Config files, later ones over earlier ones.
         inputs: Option name to file, relative to the pipeline's directory: what earlier stages
-            made; ``<name>`` in it stands for anything, and all such files count. A changed input
-            makes the stage run again.
+            made; ``<name>`` in it stands for anything, and all such files count. An input that
+            holds other values makes the stage run again.
         outputs: Files, relative to the stage's directory, that exist when it is complete.
         options: Further options.
     """
@@ -38,13 +41,13 @@ class Stage:
     config: list[str] = field(default_factory=list)
     inputs: dict[str, str] = field(default_factory=dict)
     outputs: list[str] = field(default_factory=list)
-    options: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Value] = field(default_factory=dict)
 
 
 def pipeline(
     run: str,
     stages: dict[str, Stage],
-    grid: dict[str, list[Any]] | None = None,
+    grid: dict[str, list[Value]] | None = None,
     scale: Scale | None = None,
     *,
     dispatch: Callable[[list[str]], None],
@@ -52,7 +55,7 @@ def pipeline(
     """Runs stages in order, skips those that are complete, continues one that was stopped.
 
     A stage runs again when its configs, options, inputs or the package version changed; what it
-    had made before is moved to ``<stage>.previous``.
+    had made before is moved to ``<stage>.previous``, and back if the change is undone.
 
     Args:
         run: Directory of the whole experiment; each stage has its own in it.
@@ -87,7 +90,8 @@ def pipeline(
             )
     for number, (name, stage) in enumerate(stages.items(), start=1):
         directory = Path(run) / name
-        state = _state(Path(run), directory, stage)
+        earlier = dict(itertools.islice(stages.items(), number - 1))
+        state = _state(Path(run), directory, stage, earlier)
         title = f"[{number}/{len(stages)}] {name}"
         status = _status(directory, state, stage.outputs)
         if status == "complete":
@@ -95,8 +99,17 @@ def pipeline(
             continue
         if status == "changed":
             previous = directory.with_name(f"{name}.previous")
+            of_previous = _status(previous, state, stage.outputs)
+            aside = directory.with_name(f"{name}.aside.previous")
+            shutil.rmtree(aside, ignore_errors=True)
+            directory.rename(aside)
+            if of_previous == "complete":
+                previous.rename(directory)
+                aside.rename(previous)
+                _say(f"{title}: complete, its results before the last change fit ({directory})")
+                continue
             shutil.rmtree(previous, ignore_errors=True)
-            directory.rename(previous)
+            aside.rename(previous)
             _say(f"{title}: its settings or inputs changed; the old results are in {previous}")
         _say(f"{title}: {'continues' if status == 'running' else 'starts'} ({stage.command})")
         write_json(directory / "stage.json", {**state, "status": "running"})
@@ -109,7 +122,7 @@ def pipeline(
     _say(f"all {len(stages)} stages are complete; results are in {run}")
 
 
-def expand_grid(stages: dict[str, Stage], grid: dict[str, list[Any]]) -> dict[str, Stage]:
+def expand_grid(stages: dict[str, Stage], grid: dict[str, list[Value]]) -> dict[str, Stage]:
     """Repeats stages for every combination of the grid's values.
 
     Args:
@@ -162,14 +175,17 @@ def _say(text: str) -> None:
     sys.stdout.flush()
 
 
-def _state(run: Path, directory: Path, stage: Stage) -> dict[str, Any]:
+def _state(run: Path, directory: Path, stage: Stage, earlier: dict[str, Stage]) -> dict[str, Any]:
     """What decides a stage's result, as hashes."""
     for path in stage.config:
         require_file(path, what="config file", made_by="check the pipeline's 'config' entries")
     description = {
         "command": _command_line(run, directory, stage),
         "configs": [sha256_of_file(path) for path in stage.config],
-        "inputs": {name: _digest(run, name, path) for name, path in stage.inputs.items()},
+        "inputs": {
+            **{name: _digest(run, name, path) for name, path in stage.inputs.items()},
+            **{path: sha256_of_content(run / path) for path in _named(run, stage.options, earlier)},
+        },
         "package_version": package_version(),
     }
     digest = hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()
@@ -180,10 +196,24 @@ def _digest(run: Path, name: str, path: str) -> str | dict[str, str]:
     """Hash of an input, or of each file that a pattern with ``<name>`` stands for."""
     if "<" in path:
         matches = sorted(run.glob(re.sub(r"<\w+>", "*", path)))
-        return {str(match.relative_to(run)): sha256_of_file(match) for match in matches}
-    return sha256_of_file(
+        return {str(match.relative_to(run)): sha256_of_content(match) for match in matches}
+    return sha256_of_content(
         require_file(run / path, what=f"input {name}", made_by="an earlier stage makes it")
     )
+
+
+def _named(run: Path, value: Any, earlier: dict[str, Stage]) -> Iterator[str]:  # noqa: ANN401
+    """Files of earlier stages that options name, relative to ``run``."""
+    if isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _named(run, item, earlier)
+    elif value == "{run}":
+        made = (f"{name}/{output}" for name, stage in earlier.items() for output in stage.outputs)
+        yield from (path for path in made if path.endswith(".json") and (run / path).is_file())
+    elif isinstance(value, str) and value.startswith("{run}/"):
+        path = value.removeprefix("{run}/")
+        if path.split("/")[0] in earlier and (run / path).is_file():
+            yield path
 
 
 def _status(

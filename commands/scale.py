@@ -1,9 +1,11 @@
 """A smaller form of an experiment: the same stages, other files."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from artifacts.errors import InputError
+
+# Any YAML value. With `Any`, the parser would make an object of what names a class.
+Value = str | bool | int | float | list | dict | None  # type: ignore[type-arg]
 
 
 @dataclass
@@ -21,7 +23,7 @@ class Scale:
 
     name: str
     replace: dict[str, list[str]] = field(default_factory=dict)
-    grid: dict[str, list[Any]] = field(default_factory=dict)
+    grid: dict[str, list[Value]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Checks the name.
@@ -32,7 +34,7 @@ class Scale:
         if not self.name.isidentifier():
             raise InputError(f"scale.name must be a word, got '{self.name}'")
 
-    def scaled_grid(self, grid: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    def scaled_grid(self, grid: dict[str, list[Value]]) -> dict[str, list[Value]]:
         """The grid with this scale's values for the names that it has."""
         return {name: self.grid.get(name, values) for name, values in grid.items()}
 

@@ -57,7 +57,7 @@ class PretrainingDataModule(L.LightningDataModule):
             raise InputError(
                 f"batch_size and num_val must be at least 1, got {batch_size} and {num_val}"
             )
-        if not memory_limit >= 0:
+        if not memory_limit >= 0:  # NaN, too
             raise InputError(f"memory_limit must not be negative, got {memory_limit}")
         require_seed(seed)
         self.images = images

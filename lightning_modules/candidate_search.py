@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from artifacts.errors import InputError
-from artifacts.files import sha256_of_file
+from artifacts.weights import sha256_of_content
 from attacks.draws import DrawRanges, Draws, Range, balanced_labels, sample_draws
 from attacks.optimizers import DrawwiseAdam, DrawwiseSGD
 from attacks.row_space import row_space
@@ -372,13 +372,13 @@ class CandidateSearch(L.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Notes the probe and what a step of the trainer is, and holds all processes' draws."""
-        checkpoint["probe_sha256"] = sha256_of_file(self.probe_path)
+        checkpoint["probe_sha256"] = sha256_of_content(self.probe_path)
         checkpoint["iterations_per_step"] = self.iterations_per_step
         map_items(checkpoint, self._dimensions_of_draws(), self.of_all_draws)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuses to continue a run that was started with other settings or another probe."""
-        if checkpoint.get("probe_sha256") != sha256_of_file(self.probe_path):
+        if checkpoint.get("probe_sha256") != sha256_of_content(self.probe_path):
             raise InputError(
                 f"the run to continue attacked another probe than {self.probe_path} holds now; "
                 "choose another trainer.default_root_dir, or delete the old one"

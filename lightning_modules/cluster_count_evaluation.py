@@ -57,6 +57,8 @@ class ClusterCountEvaluation(L.LightningModule):
         super().__init__()
         if not maxclust or min(*maxclust, top, len(representatives)) < 1:
             raise InputError("maxclust, representatives and top must be positive and not empty")
+        if not (-1 <= similarity <= 1 and -1 <= ssim <= 1):
+            raise InputError(f"similarity and ssim are from -1 to 1, got {similarity} and {ssim}")
         self.probe_path = probe
         self.candidates_path = candidates
         self.maxclust = sorted(set(maxclust))

@@ -1,5 +1,6 @@
 """What a pre-trained encoder is good for: a classifier on top of it."""
 
+from math import inf
 from typing import Any, Literal
 
 import lightning as L
@@ -56,7 +57,8 @@ class EncoderClassification(L.LightningModule):
         super().__init__()
         if num_classes < 2:
             raise InputError(f"num_classes must be at least 2, got {num_classes}")
-        if base_learning_rate <= 0 or weight_decay < 0 or warmup_epochs < 0:
+        finite = max(base_learning_rate, weight_decay, warmup_epochs) < inf
+        if not (base_learning_rate > 0 and weight_decay >= 0 and warmup_epochs >= 0 and finite):
             raise InputError(
                 "base_learning_rate must be positive, weight_decay and warmup_epochs not "
                 f"negative, got {base_learning_rate}, {weight_decay} and {warmup_epochs}"

@@ -7,7 +7,7 @@ import lightning as L
 from torch import Tensor
 
 from artifacts.errors import InputError
-from artifacts.files import sha256_of_file
+from artifacts.weights import sha256_of_content
 from lightning_modules.victim import load_probe
 from models.probe import Probe
 
@@ -52,7 +52,7 @@ class InvertedImages(L.LightningModule):
         """For each item of a prepared batch a hash of all that decides its image."""
         # Files count by their content, wherever they are.
         settings = {
-            name: sha256_of_file(value) if name in ("probe", "weights") and value else value
+            name: sha256_of_content(value) if name in ("probe", "weights") and value else value
             for name, value in sorted(self.hparams.items())
         }
         common = f"{type(self).__name__} {settings} {self.dtype} {self.trainer.precision}"

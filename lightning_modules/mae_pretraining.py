@@ -119,6 +119,11 @@ class MAEPretraining(L.LightningModule):
                 "warmup_epochs must not be negative and betas be in [0, 1), got "
                 f"{warmup_epochs} and {list(betas)}"
             )
+        if not (0 <= encoder_dropout < 1 and 0 <= decoder_dropout < 1):
+            raise InputError(
+                "encoder_dropout and decoder_dropout must be in [0, 1), got "
+                f"{encoder_dropout} and {decoder_dropout}"
+            )
         require_seed(seed)
         if len(crop_scale) != 2 or not 0 < crop_scale[0] <= crop_scale[1] <= 1:
             raise InputError(f"crop_scale must be a range in (0, 1], got {crop_scale}")

@@ -103,6 +103,10 @@ class MembershipInference(L.LightningModule):
                 "num_masks, rows_per_pass and bootstrap must be at least 1, got "
                 f"{num_masks}, {rows_per_pass} and {bootstrap}"
             )
+        if mask_ratio is not None and not 0 < mask_ratio < 1:
+            raise InputError(
+                f"model.mask_ratio: the mask ratio must be in (0, 1), got {mask_ratio}"
+            )
         require_seed(seed)
         self.paths = {"target": target, "simulated": simulated or target}
         self.paths |= {"true_target": true_target} if true_target is not None else {}
@@ -216,7 +220,13 @@ class MembershipInference(L.LightningModule):
                 _log.info("without the attack '%s': it needs %s", name, missing[name])
             else:
                 self.attacks[name] = ATTACKS[name]()
-                self.attacks[name].fit(rounds, population)
+                try:
+                    self.attacks[name].fit(rounds, population)
+                except ValueError as error:
+                    raise InputError(
+                        f"the attack '{name}' cannot learn from the shadow models ({error}): did "
+                        "the training of one diverge?"
+                    ) from error
         if "true_target" in self.models and self.trainer.testing:
             self.attacks[UPPER_BOUND] = upper_bound()
             self.attacks[UPPER_BOUND].fit(rounds, population)
@@ -241,6 +251,12 @@ class MembershipInference(L.LightningModule):
             model = self.autoencoder("true_target")
             own = self.viewer.observe(ObservedModel(model, model), (), [images])
             scores[UPPER_BOUND] = self.attacks[UPPER_BOUND].score(own)
+        for name, values in scores.items():
+            if not bool(torch.isfinite(values).all()):
+                raise InputError(
+                    f"the attack '{name}' gives NaN or infinity for some images: did the training "
+                    "of a model diverge?"
+                )
         return scores
 
     def test_step(

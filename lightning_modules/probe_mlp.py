@@ -100,6 +100,11 @@ class ProbeMLP(L.LightningModule):
                 f"labels {sorted(set(labels.tolist()))} do not fit {self.probe.out_features} "
                 "output(s): one output takes -1 and 1, C outputs take 0 … C-1"
             )
+        if len(labels.unique()) < 2:
+            raise InputError(
+                f"all {len(labels)} training samples have the label {int(labels[0])}: there is "
+                "nothing to tell apart; choose classes or groups with two labels at least"
+            )
         if self.trainer.world_size > len(labels):
             raise InputError(
                 f"{len(labels)} training samples cannot be shared by {self.trainer.world_size} "

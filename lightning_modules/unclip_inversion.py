@@ -69,6 +69,8 @@ class UnCLIPInversion(InvertedImages):
             raise InputError("norm=public and public_embeddings belong together")
         if embedding_norm is not None and not 0 < embedding_norm < float("inf"):
             raise InputError(f"embedding_norm must be positive, got {embedding_norm}")
+        if not 0 <= guidance < float("inf"):
+            raise InputError(f"guidance must be finite and not negative, got {guidance}")
         if min(steps, super_resolution_steps) < 1:
             raise InputError("steps and super_resolution_steps must be at least 1")
         self.save_hyperparameters(logger=False)

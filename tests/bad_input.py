@@ -13,6 +13,7 @@ import yaml
 from safetensors.torch import save_file
 
 from artifacts.tensors import CANDIDATES, read_tensors
+from tests.odd_images import IMAGES
 
 
 @dataclass(frozen=True)
@@ -251,6 +252,14 @@ def page() -> str:
         *(row(mistake, says) for mistake, _, says in ARTIFACTS),
         "",
         "Files that would run code when unpickled are refused everywhere, as truncated ones are.",
+        "",
+        "## Images",
+        "",
+        "One such file among good ones, in a folder that any data module of images reads.",
+        "",
+        "| file | what becomes of it |",
+        "| --- | --- |",
+        *(row(case.what, case.becomes or f"refused: {case.says}") for case in IMAGES),
         "",
     ]
     return "\n".join(lines)

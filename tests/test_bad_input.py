@@ -1,11 +1,13 @@
 """Never a traceback, never a hang, never a wrong number in silence: one line that helps."""
 
 import contextlib
+import inspect
 import io
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 import torch
@@ -13,11 +15,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
+import datamodules
+import lightning_modules
 from artifacts.errors import InputError
 from artifacts.files import read_json
 from artifacts.tensors import CANDIDATES, EVALUATION, REPRESENTATIVES, check_tensors, read_tensors
+from attacks.similarity import nearest_by_cosine
 from commands.pipeline import Stage, pipeline
 from lightning_modules.victim import load_probe
+from models.patch_masking import masking_from_noise
 from tests import bad_input
 from tests.bad_input import ARTIFACTS, FILES, OPTIONS, PIPELINES, Case
 from tests.conftest import (
@@ -209,3 +215,91 @@ def test_any_text_as_a_config_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "any.yaml"
     path.write_text(text, encoding="utf-8")
     one_line(["pipeline", f"--config={path}"])
+
+
+REQUIRED: dict[str, Any] = {
+    "in_features": 4,
+    "num_classes": 3,
+    "maxclust": [3],
+    "shadows": ["x"],
+    "references": ["x"],
+}
+
+
+def float_options() -> list[tuple[type, str]]:
+    """Every option of a shipped class that takes a real number."""
+    return [
+        (owner, name)
+        for module in (lightning_modules, datamodules)
+        for owner in (getattr(module, name) for name in module.__all__)
+        for name, parameter in inspect.signature(owner).parameters.items()
+        if re.search(r"\bfloat\b", str(parameter.annotation))
+        and "Literal" not in str(parameter.annotation)
+        and owner is not datamodules.EmbeddingsDataModule
+    ]
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"), float_options(), ids=lambda value: getattr(value, "__name__", value)
+)
+def test_no_number_is_nan_or_infinite(owner: type, name: str) -> None:
+    parameters = inspect.signature(owner).parameters
+    needed = {
+        key: REQUIRED.get(key, "x")
+        for key, parameter in parameters.items()
+        if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
+    }
+    owner(**needed)
+    pair = re.search("tuple|Sequence", str(parameters[name].annotation))
+    for value in (math.nan, math.inf, -math.inf):
+        if name == "memory_limit" and value == math.inf:
+            continue
+        with pytest.raises(InputError):
+            owner(**{**needed, name: (value, value) if pair else value})
+
+
+@random
+@given(ratio=st.floats(), images=st.integers(1, 3), patches=st.integers(1, 12))
+def test_any_mask_ratio_removes_some_patches_or_is_refused(
+    ratio: float, images: int, patches: int
+) -> None:
+    noise = torch.rand(images, patches, generator=torch.Generator().manual_seed(0))
+    try:
+        masking = masking_from_noise(noise, ratio)
+    except ValueError:
+        assert not 0 < ratio < 1 or int(patches * (1 - ratio)) in (0, patches)
+        return
+    removed = masking.mask.sum(1)
+    assert (removed == patches - int(patches * (1 - ratio))).all()
+    assert 0 < int(removed[0]) < patches
+
+
+@random
+@given(
+    values=st.lists(st.sampled_from([0.0, 1.0, -1.0, 1e-30, 1e18]), min_size=6, max_size=12),
+    width=st.integers(1, 3),
+)
+def test_similarities_are_those_of_directions(values: list[float], width: int) -> None:
+    """Zero vectors, one vector, tiny and huge ones."""
+    vectors = torch.tensor(values[: len(values) // width * width], dtype=torch.float64)
+    vectors = vectors.view(-1, width)
+    similarity, index = nearest_by_cosine(vectors[:1], vectors)
+    assert -1 <= float(similarity) <= 1 + 1e-12
+    assert int(index) < len(vectors)
+    # A vector is most like itself, and one without a direction like nothing.
+    norm = float(vectors[0].norm())
+    if norm == 0 or norm > 1e-12:
+        assert float(similarity) == pytest.approx(float(norm > 0))
+
+
+def test_a_probe_of_one_class_is_refused(tmp_path: Path) -> None:
+    random_image_folder(tmp_path / "photos", {"one": 6})
+    words = [
+        *("fit", f"--config={REPOSITORY}/configs/transfer_reconstruction/probe_multiclass.yaml"),
+        "--data=datamodules.EmbeddingsDataModule",
+        "--data.images=ImageFolderDataModule",
+        *(f"--data.images.root={tmp_path}/photos", "--data.images.image_size=8"),
+        *("--data.backbone=identity", f"--data.cache_dir={tmp_path}/cache", "--data.num_train=4"),
+        *quiet(tmp_path / "run"),
+    ]
+    assert "have the label 0: there is nothing to tell apart" in one_line(words)

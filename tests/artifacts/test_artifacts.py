@@ -124,3 +124,19 @@ def test_weights_with_nan_are_refused(tmp_path: Path) -> None:
     save_file({"0.weight": torch.tensor([[1.0, torch.inf]])}, str(path))
     with pytest.raises(InputError, match=r"'0\.weight' holds NaN or infinity"):
         read_state_dict(path, what="probe checkpoint", made_by="")
+
+
+def test_what_killed_processes_left_is_removed(tmp_path: Path) -> None:
+    """But not what another process writes now, and no file of the user's."""
+    path = tmp_path / "[x].json"
+    names = {}
+    for name in ("old", "now"):
+        with atomic_path(path) as temporary:
+            names[name] = temporary.name
+    others = ["[x].json.abcdefgh.json", ".y.json.abcdefgh.json", ".[x].json.notes.json"]
+    for name in (*names.values(), *others):
+        (tmp_path / name).touch()
+        if name != names["now"]:
+            os.utime(tmp_path / name, (0, 0))
+    write_json(path, 1)
+    assert {entry.name for entry in tmp_path.iterdir()} == {path.name, names["now"], *others}

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import stats
 from sklearn import metrics
 from torch import Tensor
@@ -105,6 +107,7 @@ def test_intervals_repeat() -> None:
         (torch.empty(0), torch.ones(2), 0.0, "member scores must be a non-empty vector"),
         (torch.ones(2), torch.ones(2, 2), 0.0, "non-member scores must be"),
         (torch.tensor([float("nan")]), torch.ones(2), 0.0, "hold NaN"),
+        (torch.ones(2), torch.tensor([1.0, -torch.inf]), 0.0, "hold NaN or infinity"),
         (torch.ones(2), torch.ones(2), float("nan"), "threshold is NaN"),
     ],
 )
@@ -113,6 +116,25 @@ def test_scores_that_cannot_be_judged(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         membership_metrics(low, high, threshold)
+
+
+FINITE = st.floats(allow_nan=False, allow_infinity=False, width=32)
+
+
+@settings(max_examples=100, derandomize=True, deadline=None)
+@given(low=st.lists(FINITE, min_size=1, max_size=6), high=st.lists(FINITE, min_size=1, max_size=6))
+def test_any_finite_scores_have_their_best_threshold(low: list[float], high: list[float]) -> None:
+    """One image, equal scores, the smallest and the largest numbers: against all thresholds."""
+    members, non_members = torch.tensor(low).double(), torch.tensor(high).double()
+    metrics = membership_metrics(members, non_members, best_threshold(members, non_members))
+    assert all(0 <= value <= 1 for value in metrics.values())
+    expected = max(
+        (sum(x < t for x in low) / len(low) + sum(x >= t for x in high) / len(high)) / 2
+        for t in [*low, *high, float("inf")]
+    )
+    assert metrics["balanced_accuracy"] == pytest.approx(expected)
+    pairs = [(a < b) + 0.5 * (a == b) for a in low for b in high]
+    assert metrics["auc"] == pytest.approx(sum(pairs) / len(pairs))
 
 
 def test_low_rates_need_many_non_members() -> None:

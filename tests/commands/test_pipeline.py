@@ -200,6 +200,83 @@ def test_an_interrupted_stage_is_done_again_to_the_same_result(
     )
 
 
+def test_a_resumed_probe_leaves_what_follows(
+    own_copy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = contents(own_copy)
+    # As a kill leaves it: marked as running, with a checkpoint of an earlier epoch.
+    marker = own_copy / "probe/stage.json"
+    state = json.loads(marker.read_text())
+    shutil.rmtree(own_copy / "probe/checkpoints")
+    assert run_cli(*state["command"], "--trainer.max_epochs=5") == 0
+    marker.write_text(json.dumps({**state, "status": "running"}))
+    assert run_cli("pipeline", "--config", small_pipeline(own_copy)) == 0
+    printed = capsys.readouterr().out
+    assert "probe: continues" in printed
+    assert printed.count("complete, skipped") == 4
+    after = contents(own_copy)
+    # Equal values, not bytes: else this test would say nothing.
+    last = "probe/checkpoints/last.ckpt"
+    assert after.pop(last) != before.pop(last)
+    assert after == before
+
+
+def test_what_a_change_moved_aside_comes_back_when_it_is_undone(
+    own_copy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = contents(own_copy)
+    candidates = own_copy / "reconstruct/candidates.safetensors"
+    candidates.write_bytes(before["reconstruct/candidates.safetensors"][:-100])
+    for _ in range(2):
+        assert run_cli("pipeline", "--config", small_pipeline(own_copy)) == 1
+        assert f"{candidates} is not a readable safetensors file" in capsys.readouterr().err
+        kept = own_copy / "select.previous/representatives.safetensors"
+        assert kept.read_bytes() == before["select/representatives.safetensors"]
+    candidates.write_bytes(before["reconstruct/candidates.safetensors"])
+    assert run_cli("pipeline", "--config", small_pipeline(own_copy)) == 0
+    printed = capsys.readouterr().out
+    assert "select: complete, its results before the last change fit" in printed
+    assert "starts" not in printed
+    assert contents(own_copy) == before
+
+
+def test_files_of_earlier_stages_count_wherever_they_are_named(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    ran: list[str] = []
+
+    def work(words: list[str]) -> None:
+        ran.append(words[0])
+        if words[0] == "fit":
+            (run / "train/shadow.pth").write_text("a")
+            (run / "train/metrics.json").write_text("a")
+        (run / "page.html").write_text(str(len(ran)))
+
+    stages = {
+        "train": Stage("fit", outputs=["shadow.pth", "metrics.json"]),
+        "attack": Stage("test", options={"model.shadows": ["{run}/train/shadow.pth"]}),
+        "table": Stage("report", options={"run": "{run}", "output": "{run}/page.html"}),
+    }
+    for changed, again in (
+        ("page.html", ["fit", "test", "report"]),
+        ("train/shadow.pth", []),
+        ("train/metrics.json", ["test"]),
+        ("page.html", ["report"]),
+    ):
+        ran.clear()
+        pipeline(str(run), stages, dispatch=work)
+        assert ran == again
+        (run / changed).write_text("b")
+
+
+def test_options_that_name_a_class_are_passed_on(own_copy: Path) -> None:
+    callback = {"class_path": "callbacks.LastCheckpoint", "init_args": {"interval": 0.0}}
+    config = small_pipeline(own_copy, reconstruct={"trainer.callbacks+": callback})
+    assert run_cli("pipeline", "--config", config) == 0
+    stage = yaml.safe_load((own_copy / "reconstruct/config.yaml").read_text())
+    last = stage["trainer"]["callbacks"][-1]
+    assert (last["class_path"], last["init_args"]["interval"]) == ("callbacks.LastCheckpoint", 0.0)
+
+
 def test_a_failing_stage_stops_the_chain(tmp_path: Path) -> None:
     ran: list[str] = []
 
