@@ -33,6 +33,11 @@ class MNISTDataModule(ImageDataModule):
     def read(self, classes: list[str] | None) -> ImageArray:
         """Reads the four files."""
         folder = self._folder()
+        if folder is None:
+            raise InputError(
+                f"no '{self.name}' at {self.root}, expected {self.layout}; give its folder as "
+                "root, or download it (--data.download=true)"
+            )
         parts = []
         for prefix in _FILES.values():
             images = read_idx(_file(folder, f"{prefix}-images-idx3-ubyte"), dimensions=3)
@@ -46,19 +51,18 @@ class MNISTDataModule(ImageDataModule):
             parts.append((images, labels.long()))
         return ImageArray.of_parts(*parts, classes=self.classes)
 
-    def _folder(self) -> Path:
+    def _folder(self) -> Path | None:
         for folder in (self.root, self.root / self.reader / "raw", self.root / "raw"):
             if any(folder.glob("train-images-idx3-ubyte*")):
                 return folder
-        raise InputError(
-            f"no '{self.name}' at {self.root}, expected {self.layout}; give its folder as root, or "
-            "download it (--data.download=true)"
-        )
+        return None
 
     def fetch(self) -> None:
-        """Downloads up to 30 MB through torchvision."""
+        """Downloads up to 30 MB through torchvision, which knows one of the layouts only."""
         from torchvision import datasets
 
+        if self._folder() is not None:
+            return
         with downloading(self.name, self.root):
             getattr(datasets, self.reader)(self.root, download=True)
 

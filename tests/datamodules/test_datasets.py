@@ -221,7 +221,12 @@ def test_mnist_in_any_folder(
 ) -> None:
     root = tmp_path / "data"
     images, labels = layouts.mnist(root / folder.format(module.reader), zipped=zipped)
-    data = ready(module(str(root), image_size=28, in_chans=1))
+    files = sorted(root.rglob("*"))
+    # What is there is not downloaded again.
+    data = module(str(root), image_size=28, in_chans=1, download=True)
+    data.prepare_data()
+    ready(data)
+    assert sorted(root.rglob("*")) == files
     pixels = torch.cat([data.train_set.all_pixels(), data.test_set.all_pixels()])
     assert torch.equal(pixels.squeeze(1), torch.from_numpy(images))
     assert torch.cat([data.train_set.labels, data.test_set.labels]).tolist() == labels.tolist()
