@@ -43,6 +43,7 @@ def composed(*names: str) -> list[str]:
     "names",
     [
         *zip(DATASETS, ENCODERS, strict=True),
+        ("cifar10", "tiny"),
         ("cifar10", "encoder_i", DEFENCES[0]),
         ("cifar10", "encoder_i", DEFENCES[1]),
     ],
