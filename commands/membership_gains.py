@@ -8,6 +8,7 @@ from artifacts.files import read_json
 from artifacts.tensors import MEMBERSHIP_SCORES
 from commands.membership_section import CAVEATS, THREAT_MODEL
 from commands.paper_tables import table_lines
+from commands.stages import finished_files
 from reporting.page import Section, Table
 from reporting.sweep import estimate
 
@@ -38,7 +39,7 @@ def gains_section(run: str) -> Section:
     Raises:
         InputError: No seed is finished, or its attacks are not all there.
     """
-    names = sorted(path.parent.name for path in Path(run).glob(f"{_ATTACK}*/metrics.json"))
+    names = [path.parent.name for path in finished_files(run, f"{_ATTACK}*/metrics.json")]
     seeds = [name.removeprefix(_ATTACK) for name in names]
     if not seeds:
         raise InputError(

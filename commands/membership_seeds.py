@@ -1,7 +1,6 @@
 """Membership attacks over several seeds: what does not depend on one lucky target."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from artifacts.errors import InputError
@@ -9,6 +8,7 @@ from artifacts.files import read_json
 from artifacts.tensors import MEMBERSHIP_SCORES
 from commands.membership_section import CAVEATS, THREAT_MODEL
 from commands.paper_tables import table_lines
+from commands.stages import finished_files
 from reporting.membership import COLUMNS, LABELS, ordered
 from reporting.page import Section, Table
 from reporting.sweep import estimate
@@ -25,7 +25,7 @@ def seeds_section(run: str) -> Section:
     Raises:
         InputError: Fewer than two seeds are finished.
     """
-    paths = sorted(Path(run).glob("attack_seed*/metrics.json"))
+    paths = finished_files(run, "attack_seed*/metrics.json")
     if len(paths) < 2:
         raise InputError(
             f"{run} has {len(paths)} finished attack_seed* stages; a mean needs two or more"

@@ -8,6 +8,7 @@ from typing import Any
 from artifacts.errors import InputError
 from artifacts.files import read_json
 from artifacts.tensors import MEMBERSHIP_SCORES
+from commands.stages import finished_files
 from reporting.page import Section, Table
 from reporting.paper_results import TABLES, PaperTable
 
@@ -66,7 +67,7 @@ def _found(layout: PaperTable, run: Path) -> dict[tuple[str, str], float]:
         options = "|".join(map(re.escape, sorted(keys, key=len, reverse=True)))
         pattern = pattern.replace(rf"\{{{part}\}}", f"(?P<{part}>{options}|.+?)")
     found = {}
-    for path in sorted(run.glob("*/metrics.json")):
+    for path in finished_files(run, "*/metrics.json"):
         match = re.fullmatch(pattern, path.parent.name)
         if match is None:
             continue

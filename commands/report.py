@@ -21,6 +21,7 @@ from commands.membership_gains import gains_section
 from commands.membership_section import membership_section
 from commands.membership_seeds import seeds_section
 from commands.paper_tables import paper_table_section
+from commands.stages import finished_files
 from commands.table import find_runs
 from reporting.inversion_section import inversion_section
 from reporting.page import Page, Section, render
@@ -113,6 +114,5 @@ def _configs(directories: Sequence[Path]) -> list[tuple[str, str]]:
     return [
         (str(config.relative_to(root.parent)), config.read_text(encoding="utf-8"))
         for root in roots
-        for config in sorted(root.glob("*/config*.yaml"))
-        if ".previous" not in config.parent.name
+        for config in finished_files(root, "*/config*.yaml")
     ]

@@ -9,6 +9,7 @@ import yaml
 
 from artifacts.errors import InputError
 from artifacts.files import atomic_path, read_json, require_file, write_json
+from commands.stages import is_finished
 from reporting.sweep import PLACEHOLDER, Estimate, gather, values_in
 
 Key = tuple[tuple[str, str], ...]
@@ -69,7 +70,7 @@ def find_runs(pattern: str) -> dict[Path, Key]:
     found: dict[Path, Key] = {}
     for path in sorted(Path(start or ".").glob(relative)):
         values = values_in(str(path), str(Path(pattern)))
-        if values is not None and ".previous" not in str(path):
+        if values is not None and is_finished(path.parent):
             found[path] = tuple(values.items())
     if not found:
         raise InputError(f"no file matches {pattern}; run the experiment's pipeline first")

@@ -95,6 +95,28 @@ def test_means_have_students_intervals(tmp_path: Path, capsys: pytest.CaptureFix
     assert f"{mean:.3f} ± {half:.3f} (0.71 0.80 0.78)" in printed
 
 
+def test_what_was_moved_aside_or_is_not_finished_is_no_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seed, value in enumerate((0.7, 0.8)):
+        finish(tmp_path, f"attack_seed{seed}", combined=value, paper=0.5)
+    finish(tmp_path, "attack_seed0.previous", combined=0.1, paper=0.1)
+    finish(tmp_path, "attack_seed2", combined=0.1, paper=0.1)
+    (tmp_path / "attack_seed2" / "stage.json").write_text('{"status": "running"}')
+    assert run_cli("report", "--table=seeds", f"--run={tmp_path}") == 0
+    assert "(0.70 0.80)" in capsys.readouterr().out
+    assert run_cli("report", "--table=gains", f"--run={tmp_path}") == 1
+    assert "no metrics file at" in capsys.readouterr().err
+    finish(tmp_path, "attack_cifar10_0.75", paper=0.71)
+    finish(tmp_path, "attack_cifar10_0.75.previous", paper=0.1)
+    (row,) = (
+        row
+        for row in paper_table_section("table3", str(tmp_path)).tables[0].rows
+        if row[0].startswith("0.75")
+    )
+    assert row[1] == "0.7100 (0.7267)"
+
+
 def test_gains_are_differences_of_the_same_seeds(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -55,6 +55,15 @@ def test_means_and_intervals_are_those_of_scipy(runs: Path, tmp_path: Path) -> N
     assert "| 0.08 | 13.0 ± 6.6 | - |" in text
 
 
+def test_a_stage_that_is_not_finished_is_no_run(runs: Path) -> None:
+    (runs / "evaluate_wd0.08_seed0/stage.json").write_text('{"status": "running"}')
+    (runs / "evaluate_wd0.08_seed1/stage.json").write_text('{"status": "complete"}')
+    assert run_cli(*words(runs)) == 0
+    rows = json.loads((runs / "table.json").read_text())
+    number = rows[0]["columns"]["recovered"]
+    assert (number["mean"], number["count"]) == (14.5, 2)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
