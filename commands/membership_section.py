@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from artifacts.errors import InputError
+from artifacts.membership_metrics import ALL_OF_AN_ATTACK, read_membership_metrics
 from artifacts.tensors import MEMBERSHIP_SCORES, read_tensors
 from attacks.membership import roc_curve
 from attacks.membership_suite import DEFAULT, UPPER_BOUND
@@ -27,20 +28,18 @@ CAVEATS = (
 )
 
 
-def membership_section(path: Path, metrics: dict[str, Any]) -> Section:
+def membership_section(path: Path) -> Section:
     """The section about finished membership attacks.
 
     Args:
         path: The ``metrics.json``.
-        metrics: Its content.
 
     Raises:
         InputError: Something is missing or does not belong together.
     """
-    needed = {"attacks", "num_members", "num_non_members", "num_masks"}
-    if not needed <= metrics.keys() or not metrics["attacks"]:
-        missing = ", ".join(sorted(needed - metrics.keys())) or "attacks"
-        raise InputError(f"{path} lacks {missing}; {MEMBERSHIP_SCORES.made_by}")
+    metrics = read_membership_metrics(path, ALL_OF_AN_ATTACK)
+    if "num_masks" not in metrics:
+        raise InputError(f"{path} lacks num_masks; {MEMBERSHIP_SCORES.made_by}")
     return Section(
         title="Was an image in the encoder's pre-training set?",
         threat_model=THREAT_MODEL,

@@ -92,7 +92,7 @@ def _section(path: Path) -> Section:
     content: Any = read_json(path, what="metrics file", made_by=MADE_BY)
     try:
         if isinstance(content, dict) and "attacks" in content:
-            section = membership_section(path, content)
+            section = membership_section(path)
         elif isinstance(content, dict) and {"num_train", "candidates"} <= content.keys():
             tensors, _ = read_tensors(path.parent / "evaluation.safetensors", EVALUATION)
             section = reconstruction_section(content, tensors)
@@ -101,7 +101,9 @@ def _section(path: Path) -> Section:
             section = inversion_section(content, read_tensors(file, INVERSION_EVALUATION)[0])
         else:
             raise InputError(f"{path} is not the metrics file of an evaluation; {MADE_BY}")
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+    except InputError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise InputError(
             f"{path} is not the metrics file of an evaluation ({error!r}); {MADE_BY}"
         ) from error
