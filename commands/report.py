@@ -10,7 +10,7 @@ import lightning
 import torch
 
 from artifacts.errors import InputError
-from artifacts.files import atomic_path, read_json
+from artifacts.files import atomic_path, read_json, require_output
 from artifacts.tensors import (
     EVALUATION,
     INVERSION_EVALUATION,
@@ -24,7 +24,7 @@ from commands.paper_tables import paper_table_section
 from commands.stages import finished_files
 from commands.table import find_runs
 from reporting.inversion_section import inversion_section
-from reporting.page import Page, Section, render
+from reporting.page import DOCTYPE, Page, Section, render
 from reporting.reconstruction_section import reconstruction_section
 
 MADE_BY = "a `test` stage makes one, as with configs/quickstart/evaluate.yaml"
@@ -54,6 +54,8 @@ def report(
     """
     if (table is None) != (run is None) or (metrics is None and table is None):
         raise InputError("report needs --metrics, or --table and --run")
+    if output is not None:
+        _require_page(output)
     sections: dict[Path, Section] = {}
     if table is not None and run is not None:
         own = {"seeds": seeds_section, "gains": gains_section}
@@ -81,6 +83,16 @@ def report(
     for section in sections.values():
         sys.stdout.write("\n".join(section.lines or [section.headline]) + "\n")
     sys.stdout.write(f"the report is {target}\n")
+
+
+def _require_page(output: str) -> None:
+    """Refuses to write the page over what is no page, such as the results that it is about."""
+    path = require_output(output)
+    if path.is_file():
+        with path.open("rb") as file:
+            start = file.read(len(DOCTYPE))
+        if start not in (b"", DOCTYPE.encode()):
+            raise InputError(f"output {path} is there and is no HTML page; choose another file")
 
 
 def _paths(given: Sequence[str]) -> list[Path]:

@@ -63,6 +63,30 @@ def test_a_run_as_it_was_left_is_reported(
 
 
 @pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        ("metrics.json", "metrics.json is there and is no HTML page"),
+        ("scores.safetensors", "scores.safetensors is there and is no HTML page"),
+        (" ", "output ' ' names no file"),
+    ],
+)
+def test_a_report_is_not_written_over_results(
+    output: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "attack"
+    finish(run, 0)
+    before = {path: path.read_bytes() for path in run.iterdir()}
+    target = run / output if output.strip() else output
+    assert run_cli("report", f"--metrics={run}/metrics.json", f"--output={target}") == 1
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert {path: path.read_bytes() for path in run.iterdir()} == before
+    for _ in range(2):  # A page is written over a page.
+        assert run_cli("report", f"--metrics={run}/metrics.json", f"--output={run}/page") == 0
+
+
+@pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"auc": 0.9}, "auc of the attack 'combined' is"),

@@ -85,6 +85,29 @@ def test_what_cannot_be_gathered_is_said(
     assert not (runs / "table.md").exists()
 
 
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        (" ", "output ' ' names no file"),
+        ("t.json", "t.json is the Markdown file"),
+        ("evaluate_wd0.3_seed0/metrics.md", "metrics.json is a file that is read"),
+        ("p.yaml", "p.yaml is a file that is read"),
+    ],
+)
+def test_a_table_is_not_written_over_what_is_read(
+    runs: Path, output: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    published = runs / "p.yaml"
+    published.write_text("[]")
+    before = {path: path.read_bytes() for path in runs.rglob("*") if path.is_file()}
+    target = runs / output if output.strip() else output
+    assert run_cli(*words(runs, output=target, published=published)) == 1
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert {path: path.read_bytes() for path in runs.rglob("*") if path.is_file()} == before
+
+
 def test_a_pipeline_makes_the_table_again_when_a_run_changes(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
