@@ -7,7 +7,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -60,6 +60,24 @@ def _remove_abandoned(path: Path) -> None:
         with suppress(FileNotFoundError):
             if time.time() - leftover.stat().st_mtime > _ABANDONED_AFTER:
                 leftover.unlink()
+
+
+def require_output(path: str | Path, *, inputs: Iterable[Path] = ()) -> Path:
+    """Returns the path of a file to write if it has a name and is none of what is read.
+
+    Args:
+        path: The file to write.
+        inputs: Files that must stay as they are.
+
+    Raises:
+        InputError: It is no name, or the file is an input.
+    """
+    if not Path(path).name.strip() or "\0" in str(path):
+        raise InputError(f"output {str(path)!r} names no file; give the one to write")
+    path = Path(path)
+    if path.resolve() in {file.resolve() for file in inputs}:
+        raise InputError(f"output {path} is a file that is read; choose another one")
+    return path
 
 
 @contextmanager

@@ -4,10 +4,11 @@ from pathlib import Path
 from typing import Any
 
 from artifacts.errors import InputError
-from artifacts.files import read_json
+from artifacts.membership_metrics import read_membership_metrics, require_equal_sizes
 from artifacts.tensors import MEMBERSHIP_SCORES
 from commands.membership_section import CAVEATS, THREAT_MODEL
 from commands.paper_tables import table_lines
+from commands.stages import finished_files
 from reporting.page import Section, Table
 from reporting.sweep import estimate
 
@@ -36,27 +37,31 @@ def gains_section(run: str) -> Section:
         run: The directory of the pipelines ``membership.yaml`` and ``membership_gains.yaml``.
 
     Raises:
-        InputError: No seed is finished, or its attacks are not all there.
+        InputError: No seed is finished, or its attacks are not all there or of other sizes.
     """
-    names = sorted(path.parent.name for path in Path(run).glob(f"{_ATTACK}*/metrics.json"))
+    names = [path.parent.name for path in finished_files(run, f"{_ATTACK}*/metrics.json")]
     seeds = [name.removeprefix(_ATTACK) for name in names]
     if not seeds:
         raise InputError(
             f"{run} has no finished {_ATTACK}* stage; "
             "`python main.py pipeline --config configs/quickstart/membership.yaml` makes one"
         )
-    found = {
-        stage: [
-            read_json(
-                Path(run) / f"{stage}{seed}" / "metrics.json",
-                what="metrics file",
-                made_by="the pipeline configs/quickstart/membership_gains.yaml makes those of "
-                "independent masks",
-            )
-            for seed in seeds
-        ]
+    finished = set(finished_files(run, f"{_INDEPENDENT}*/metrics.json"))
+    paths = {
+        stage: [Path(run) / f"{stage}{seed}" / "metrics.json" for seed in seeds]
         for stage in (_ATTACK, _INDEPENDENT)
     }
+    for path in paths[_INDEPENDENT]:
+        if path not in finished:
+            raise InputError(
+                f"no metrics file of a finished stage at {path}; the pipeline "
+                "configs/quickstart/membership_gains.yaml makes those of independent masks"
+            )
+    contents = {
+        path: read_membership_metrics(path, _METRICS) for both in paths.values() for path in both
+    }
+    require_equal_sizes(contents)
+    found = {stage: [contents[path] for path in paths[stage]] for stage in paths}
     rows = [[title, *_cells(found, without, with_it)] for title, without, with_it in _STEPS]
     table = Table(
         f"What each step gains, seeds {', '.join(seeds)}",

@@ -1,12 +1,16 @@
 """What a report says about membership attacks on one target."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from artifacts.errors import InputError
+from artifacts.membership_metrics import ALL_OF_AN_ATTACK, read_membership_metrics
 from artifacts.tensors import MEMBERSHIP_SCORES, read_tensors
-from attacks.membership import roc_curve
+from attacks.membership import best_threshold, membership_metrics, roc_curve
 from attacks.membership_suite import DEFAULT, UPPER_BOUND
 from reporting import membership
 from reporting.page import Picture, Section, Table
@@ -27,20 +31,18 @@ CAVEATS = (
 )
 
 
-def membership_section(path: Path, metrics: dict[str, Any]) -> Section:
+def membership_section(path: Path) -> Section:
     """The section about finished membership attacks.
 
     Args:
         path: The ``metrics.json``.
-        metrics: Its content.
 
     Raises:
         InputError: Something is missing or does not belong together.
     """
-    needed = {"attacks", "num_members", "num_non_members", "num_masks"}
-    if not needed <= metrics.keys() or not metrics["attacks"]:
-        missing = ", ".join(sorted(needed - metrics.keys())) or "attacks"
-        raise InputError(f"{path} lacks {missing}; {MEMBERSHIP_SCORES.made_by}")
+    metrics = read_membership_metrics(path, ALL_OF_AN_ATTACK)
+    if "num_masks" not in metrics:
+        raise InputError(f"{path} lacks num_masks; {MEMBERSHIP_SCORES.made_by}")
     return Section(
         title="Was an image in the encoder's pre-training set?",
         threat_model=THREAT_MODEL,
@@ -95,14 +97,46 @@ def _tables(metrics: dict[str, Any]) -> list[Table]:
     ]
 
 
-def _pictures(root: Path, metrics: dict[str, Any]) -> list[Picture]:
-    """All attacks on one ROC figure, and the histograms of their scores."""
+def _scores(root: Path, metrics: dict[str, Any]) -> dict[str, tuple[Tensor, Tensor]]:
+    """Scores of members (m,) and non-members (n,) by attack: those that the metrics were made of.
+
+    Raises:
+        InputError: What the scores give is not what the metrics say.
+    """
     path = root / "scores.safetensors"
     tensors, metadata = read_tensors(path, MEMBERSHIP_SCORES)
+    other_run = f"{path} is not of the run that {root / 'metrics.json'} is of, or one was edited"
     names = json.loads(metadata.get("attacks", "[]"))
     if set(names) != set(metrics["attacks"]) or len(names) != len(tensors["thresholds"]):
-        raise InputError(f"{path} is not of the run that {root / 'metrics.json'} is of")
-    scores = {n: (tensors["members"][i], tensors["non_members"][i]) for i, n in enumerate(names)}
+        raise InputError(f"{other_run}: they have other attacks")
+    for key, scored in (("num_members", "members"), ("num_non_members", "non_members")):
+        if tensors[scored].shape[1] != metrics[key]:
+            raise InputError(
+                f"{other_run}: it has scores of {tensors[scored].shape[1]} {scored}, not "
+                f"{metrics[key]}"
+            )
+    scores = {}
+    for index, name in enumerate(names):
+        scores[name] = both = tensors["members"][index], tensors["non_members"][index]
+        said = metrics["attacks"][name]
+        given = {
+            "threshold": float(tensors["thresholds"][index]),  # Of single precision.
+            # At the exact threshold, which may lie very near a score.
+            **membership_metrics(*both, said["threshold"]),
+            "asr_best_threshold": membership_metrics(*both, best_threshold(*both))["asr"],
+        }
+        for key, value in given.items():
+            if not math.isclose(said[key], value, rel_tol=1e-6, abs_tol=1e-9):
+                raise InputError(
+                    f"{other_run}: {key} of the attack '{name}' is {value:.6g} by the scores, "
+                    f"{said[key]:.6g} by the metrics"
+                )
+    return scores
+
+
+def _pictures(root: Path, metrics: dict[str, Any]) -> list[Picture]:
+    """All attacks on one ROC figure, and the histograms of their scores."""
+    scores = _scores(root, metrics)
     curves = {name: roc_curve(*both) for name, both in scores.items()}
     roc = membership.roc_figure(curves, metrics["num_non_members"])
     pictures = [Picture.of(roc, "All attacks, both axes in logs.")]

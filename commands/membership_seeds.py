@@ -1,14 +1,13 @@
 """Membership attacks over several seeds: what does not depend on one lucky target."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from artifacts.errors import InputError
-from artifacts.files import read_json
-from artifacts.tensors import MEMBERSHIP_SCORES
+from artifacts.membership_metrics import read_membership_metrics, require_equal_sizes
 from commands.membership_section import CAVEATS, THREAT_MODEL
 from commands.paper_tables import table_lines
+from commands.stages import finished_files
 from reporting.membership import COLUMNS, LABELS, ordered
 from reporting.page import Section, Table
 from reporting.sweep import estimate
@@ -23,17 +22,17 @@ def seeds_section(run: str) -> Section:
         run: The pipeline's directory; its ``attack_seed*`` stages are read.
 
     Raises:
-        InputError: Fewer than two seeds are finished.
+        InputError: Fewer than two seeds are finished, or they cannot be averaged.
     """
-    paths = sorted(Path(run).glob("attack_seed*/metrics.json"))
+    paths = finished_files(run, "attack_seed*/metrics.json")
     if len(paths) < 2:
         raise InputError(
             f"{run} has {len(paths)} finished attack_seed* stages; a mean needs two or more"
         )
-    made_by = MEMBERSHIP_SCORES.made_by
-    all_metrics = [read_json(path, what="metrics file", made_by=made_by) for path in paths]
+    found = {path: read_membership_metrics(path, _METRICS) for path in paths}
+    require_equal_sizes(found)
     names = [path.parent.name.removeprefix("attack_seed") for path in paths]
-    table = _table(all_metrics, names)
+    table = _table(list(found.values()), names)
     return Section(
         title="Was an image in the encoder's pre-training set? The mean over seeds",
         threat_model=THREAT_MODEL,

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from artifacts.errors import InputError
+from artifacts.files import require_output
 from artifacts.parts import merge_parts
 from artifacts.tensors import CANDIDATES, write_tensors
 
@@ -19,6 +20,7 @@ def merge(parts: str, output: str) -> None:
     Raises:
         InputError: A part is missing, broken, or of another sweep.
     """
+    require_output(output)
     paths = sorted(Path(name) for name in glob.glob(parts, recursive=True))  # noqa: PTH207
     paths = [path for path in paths if path.resolve() != Path(output).resolve()]
     if not paths:

@@ -3,11 +3,10 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from artifacts.errors import InputError
-from artifacts.files import read_json
-from artifacts.tensors import MEMBERSHIP_SCORES
+from artifacts.membership_metrics import read_membership_metrics
+from commands.stages import finished_files
 from reporting.page import Section, Table
 from reporting.paper_results import TABLES, PaperTable
 
@@ -66,13 +65,12 @@ def _found(layout: PaperTable, run: Path) -> dict[tuple[str, str], float]:
         options = "|".join(map(re.escape, sorted(keys, key=len, reverse=True)))
         pattern = pattern.replace(rf"\{{{part}\}}", f"(?P<{part}>{options}|.+?)")
     found = {}
-    for path in sorted(run.glob("*/metrics.json")):
+    for path in finished_files(run, "*/metrics.json"):
         match = re.fullmatch(pattern, path.parent.name)
         if match is None:
             continue
         keys = match.groupdict()
-        metrics = read_json(path, what="metrics file", made_by=MEMBERSHIP_SCORES.made_by)
-        attacks: Mapping[str, Any] = metrics.get("attacks", {})
+        attacks = read_membership_metrics(path, [layout.metric])["attacks"]
         chosen = layout.columns if layout.column == "attack" else {keys["column"]: ""}
         for column in chosen:
             values = attacks.get(column if layout.column == "attack" else "paper")

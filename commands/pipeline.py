@@ -16,6 +16,7 @@ from artifacts.files import exclusive, read_json, require_file, sha256_of_file, 
 from artifacts.tensors import package_version
 from artifacts.weights import sha256_of_content
 from commands.scale import Scale, Value
+from commands.stages import MARKER, finished_files
 
 
 @dataclass
@@ -23,9 +24,9 @@ class Stage:
     """One command of a pipeline.
 
     In ``options``, ``{run}`` stands for the pipeline's directory and ``{stage}`` for this stage's.
-    A file of an earlier stage that is named so counts as an input, and so do all JSON files that
-    earlier stages make if an option is ``{run}`` alone. Names of the pipeline's grid stand for a
-    value in every string here.
+    A file that is named so counts as an input, but for ``output``, and so do the JSON files of all
+    finished stages in the directory, also another pipeline's, if an option is ``{run}`` alone.
+    Names of the pipeline's grid stand for a value in every string here.
 
     Attributes:
         command: The subcommand of ``main.py``.
@@ -90,7 +91,6 @@ def pipeline(
                 "and _.+=,-"
             )
     for number, (name, stage) in enumerate(stages.items(), start=1):
-        earlier = dict(itertools.islice(stages.items(), number - 1))
         title = f"[{number}/{len(stages)}] {name}"
 
         def wait(title: str = title) -> None:
@@ -98,9 +98,9 @@ def pipeline(
 
         if not Path(run).is_dir():
             # A mistake in the first stage leaves no directory behind.
-            _state(Path(run), Path(run) / name, stage, earlier)
+            _state(Path(run), Path(run) / name, stage)
         with exclusive(Path(run) / ".locks" / name, wait):
-            _run_stage(Path(run), name, stage, earlier, title, dispatch)
+            _run_stage(Path(run), name, stage, title, dispatch)
     _say(f"all {len(stages)} stages are complete; results are in {run}")
 
 
@@ -108,13 +108,12 @@ def _run_stage(
     run: Path,
     name: str,
     stage: Stage,
-    earlier: dict[str, Stage],
     title: str,
     dispatch: Callable[[list[str]], None],
 ) -> None:
     """Runs a stage unless it is complete; moves aside what other settings made."""
     directory = run / name
-    state = _state(run, directory, stage, earlier)
+    state = _state(run, directory, stage)
     status = _status(directory, state, stage.outputs)
     if status == "complete":
         _say(f"{title}: complete, skipped ({directory})")
@@ -134,13 +133,13 @@ def _run_stage(
         aside.rename(previous)
         _say(f"{title}: its settings or inputs changed; the old results are in {previous}")
     _say(f"{title}: {'continues' if status == 'running' else 'starts'} ({stage.command})")
-    write_json(directory / "stage.json", {**state, "status": "running"})
+    write_json(directory / MARKER, {**state, "status": "running"})
     dispatch(_command_line(run, directory, stage))
     for output in stage.outputs:
         require_file(
             directory / output, what=f"output of stage {name}", made_by="the stage did not end"
         )
-    write_json(directory / "stage.json", {**state, "status": "complete"})
+    write_json(directory / MARKER, {**state, "status": "complete"})
 
 
 def expand_grid(stages: dict[str, Stage], grid: dict[str, list[Value]]) -> dict[str, Stage]:
@@ -196,16 +195,18 @@ def _say(text: str) -> None:
     sys.stdout.flush()
 
 
-def _state(run: Path, directory: Path, stage: Stage, earlier: dict[str, Stage]) -> dict[str, Any]:
+def _state(run: Path, directory: Path, stage: Stage) -> dict[str, Any]:
     """What decides a stage's result, as hashes."""
     for path in stage.config:
         require_file(path, what="config file", made_by="check the pipeline's 'config' entries")
+    # What a stage writes is not what it reads.
+    read = {name: value for name, value in stage.options.items() if name != "output"}
     description = {
         "command": _command_line(run, directory, stage),
         "configs": [sha256_of_file(path) for path in stage.config],
         "inputs": {
             **{name: _digest(run, name, path) for name, path in stage.inputs.items()},
-            **{path: sha256_of_content(run / path) for path in _named(run, stage.options, earlier)},
+            **{path: sha256_of_content(run / path) for path in _named(run, directory.name, read)},
         },
         "package_version": package_version(),
     }
@@ -216,31 +217,33 @@ def _state(run: Path, directory: Path, stage: Stage, earlier: dict[str, Stage]) 
 def _digest(run: Path, name: str, path: str) -> str | dict[str, str]:
     """Hash of an input, or of each file that a pattern with ``<name>`` stands for."""
     if "<" in path:
-        matches = sorted(run.glob(re.sub(r"<\w+>", "*", path)))
+        matches = finished_files(run, re.sub(r"<\w+>", "*", path))
         return {str(match.relative_to(run)): sha256_of_content(match) for match in matches}
     return sha256_of_content(
         require_file(run / path, what=f"input {name}", made_by="an earlier stage makes it")
     )
 
 
-def _named(run: Path, value: Any, earlier: dict[str, Stage]) -> Iterator[str]:  # noqa: ANN401
-    """Files of earlier stages that options name, relative to ``run``."""
+def _named(run: Path, own: str, value: Any) -> Iterator[str]:  # noqa: ANN401 - any YAML value
+    """Files that options of the stage ``own`` name, relative to ``run``, whatever made them."""
     if isinstance(value, dict | list):
         for item in value.values() if isinstance(value, dict) else value:
-            yield from _named(run, item, earlier)
+            yield from _named(run, own, item)
     elif value == "{run}":
-        made = (f"{name}/{output}" for name, stage in earlier.items() for output in stage.outputs)
-        yield from (path for path in made if path.endswith(".json") and (run / path).is_file())
+        for path in finished_files(run, "*/**/*.json"):
+            relative = path.relative_to(run)
+            if relative.parts[0] != own and relative.parts[1:] != (MARKER,):
+                yield str(relative)
     elif isinstance(value, str) and value.startswith("{run}/"):
-        path = value.removeprefix("{run}/")
-        if path.split("/")[0] in earlier and (run / path).is_file():
-            yield path
+        relative = Path(value.removeprefix("{run}/"))
+        if relative.parts[:1] != (own,) and (run / relative).is_file():
+            yield str(relative)
 
 
 def _status(
     directory: Path, state: dict[str, Any], outputs: list[str]
 ) -> Literal["new", "running", "complete", "changed"]:
-    marker = directory / "stage.json"
+    marker = directory / MARKER
     if not marker.is_file():
         # Without a marker nothing tells what made the files in there.
         return "changed" if directory.is_dir() and any(directory.iterdir()) else "new"

@@ -10,7 +10,7 @@ import lightning
 import torch
 
 from artifacts.errors import InputError
-from artifacts.files import atomic_path, read_json
+from artifacts.files import atomic_path, read_json, require_output
 from artifacts.tensors import (
     EVALUATION,
     INVERSION_EVALUATION,
@@ -21,9 +21,10 @@ from commands.membership_gains import gains_section
 from commands.membership_section import membership_section
 from commands.membership_seeds import seeds_section
 from commands.paper_tables import paper_table_section
+from commands.stages import finished_files
 from commands.table import find_runs
 from reporting.inversion_section import inversion_section
-from reporting.page import Page, Section, render
+from reporting.page import DOCTYPE, Page, Section, render
 from reporting.reconstruction_section import reconstruction_section
 
 MADE_BY = "a `test` stage makes one, as with configs/quickstart/evaluate.yaml"
@@ -53,6 +54,8 @@ def report(
     """
     if (table is None) != (run is None) or (metrics is None and table is None):
         raise InputError("report needs --metrics, or --table and --run")
+    if output is not None:
+        _require_page(output)
     sections: dict[Path, Section] = {}
     if table is not None and run is not None:
         own = {"seeds": seeds_section, "gains": gains_section}
@@ -82,6 +85,16 @@ def report(
     sys.stdout.write(f"the report is {target}\n")
 
 
+def _require_page(output: str) -> None:
+    """Refuses to write the page over what is no page, such as the results that it is about."""
+    path = require_output(output)
+    if path.is_file():
+        with path.open("rb") as file:
+            start = file.read(len(DOCTYPE))
+        if start not in (b"", DOCTYPE.encode()):
+            raise InputError(f"output {path} is there and is no HTML page; choose another file")
+
+
 def _paths(given: Sequence[str]) -> list[Path]:
     return [path for text in given for path in (find_runs(text) if "<" in text else [Path(text)])]
 
@@ -91,7 +104,7 @@ def _section(path: Path) -> Section:
     content: Any = read_json(path, what="metrics file", made_by=MADE_BY)
     try:
         if isinstance(content, dict) and "attacks" in content:
-            section = membership_section(path, content)
+            section = membership_section(path)
         elif isinstance(content, dict) and {"num_train", "candidates"} <= content.keys():
             tensors, _ = read_tensors(path.parent / "evaluation.safetensors", EVALUATION)
             section = reconstruction_section(content, tensors)
@@ -100,7 +113,9 @@ def _section(path: Path) -> Section:
             section = inversion_section(content, read_tensors(file, INVERSION_EVALUATION)[0])
         else:
             raise InputError(f"{path} is not the metrics file of an evaluation; {MADE_BY}")
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+    except InputError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise InputError(
             f"{path} is not the metrics file of an evaluation ({error!r}); {MADE_BY}"
         ) from error
@@ -113,6 +128,5 @@ def _configs(directories: Sequence[Path]) -> list[tuple[str, str]]:
     return [
         (str(config.relative_to(root.parent)), config.read_text(encoding="utf-8"))
         for root in roots
-        for config in sorted(root.glob("*/config*.yaml"))
-        if ".previous" not in config.parent.name
+        for config in finished_files(root, "*/config*.yaml")
     ]

@@ -8,7 +8,8 @@ from typing import Any
 import yaml
 
 from artifacts.errors import InputError
-from artifacts.files import atomic_path, read_json, require_file, write_json
+from artifacts.files import atomic_path, read_json, require_file, require_output, write_json
+from commands.stages import is_finished
 from reporting.sweep import PLACEHOLDER, Estimate, gather, values_in
 
 Key = tuple[tuple[str, str], ...]
@@ -36,10 +37,17 @@ def table(
         title: Heading.
 
     Raises:
-        InputError: No run is found, or one lacks a number.
+        InputError: No run is found, one lacks a number, or the table would be written over one.
     """
+    target = require_output(output)
+    beside_it = target.with_suffix(".json")
+    if target == beside_it:
+        raise InputError(f"output {target} is the Markdown file, as table.md; JSON is put beside")
     names = PLACEHOLDER.findall(metrics)
     averaged = ["seed"] if over is None else over
+    read = [*find_runs(metrics), *([] if published is None else [Path(published)])]
+    for path in (target, beside_it):
+        require_output(path, inputs=read)
     runs = _read_runs(metrics)
     try:
         rows = gather(runs, columns, averaged)
@@ -48,8 +56,7 @@ def table(
     beside = _read_published(published) if published is not None else {}
     kept = [name for name in names if name not in averaged]
     lines = _markdown(title, kept, rows, columns, beside)
-    target = Path(output)
-    write_json(target.with_suffix(".json"), [_as_json(key, row) for key, row in rows.items()])
+    write_json(beside_it, [_as_json(key, row) for key, row in rows.items()])
     with atomic_path(target) as temporary:
         temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
     sys.stdout.write("\n".join(lines) + f"\nthe table is {target}\n")
@@ -69,7 +76,7 @@ def find_runs(pattern: str) -> dict[Path, Key]:
     found: dict[Path, Key] = {}
     for path in sorted(Path(start or ".").glob(relative)):
         values = values_in(str(path), str(Path(pattern)))
-        if values is not None and ".previous" not in str(path):
+        if values is not None and is_finished(path.parent):
             found[path] = tuple(values.items())
     if not found:
         raise InputError(f"no file matches {pattern}; run the experiment's pipeline first")

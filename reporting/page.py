@@ -69,6 +69,10 @@ class Section:
     lines: Sequence[str] = ()
 
 
+# How every page begins.
+DOCTYPE = "<!doctype html>\n"
+
+
 @dataclass(frozen=True)
 class Page:
     """What the page says.
@@ -92,4 +96,4 @@ def render(page: Page) -> str:
 
     template = files("reporting").joinpath("page.html.j2").read_text(encoding="utf-8")
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    return environment.from_string(template).render(**vars(page))
+    return DOCTYPE + environment.from_string(template).render(**vars(page))

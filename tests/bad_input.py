@@ -126,6 +126,12 @@ OPTIONS = [
     Case("membership", ("--data.seed=-1",), "seed must be from 0 to 2^63 - 1"),
     Case("report", ("--metrics=",), "no metrics file at"),
     Case("report", ("--metrics=/",), "no metrics file at /"),
+    Case("report", ("--metrics=x", "--output= "), "output ' ' names no file"),
+    Case("report", ("--metrics=x", "--output=README.md"), "is there and is no HTML page"),
+    Case("table", ("--metrics=x", "--columns={}", "--output= "), "output ' ' names no file"),
+    Case("table", ("--metrics=x", "--columns={}", "--output=."), "output '.' names no file"),
+    Case("table", ("--metrics=x", "--columns={}", "--output=t.json"), "is the Markdown file"),
+    Case("merge", ("--parts=", "--output= "), "output ' ' names no file"),
     Case("merge", ("--parts=", "--output=x"), "no files match"),
     Case("merge", ("--parts=/nowhere/*", "--output=x"), "no files match /nowhere/*"),
 ]

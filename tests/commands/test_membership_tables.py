@@ -1,6 +1,7 @@
 """Tables in the paper's layout, and over seeds, from files that runs leave."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from scipy import stats
 
 from artifacts.errors import InputError
 from commands.paper_tables import paper_table_section
+from reporting.membership import COLUMNS
 from reporting.paper_results import TABLES
 from tests.conftest import SHARED, run_cli
 
@@ -95,6 +97,28 @@ def test_means_have_students_intervals(tmp_path: Path, capsys: pytest.CaptureFix
     assert f"{mean:.3f} ± {half:.3f} (0.71 0.80 0.78)" in printed
 
 
+def test_what_was_moved_aside_or_is_not_finished_is_no_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seed, value in enumerate((0.7, 0.8)):
+        finish(tmp_path, f"attack_seed{seed}", combined=value, paper=0.5)
+    finish(tmp_path, "attack_seed0.previous", combined=0.1, paper=0.1)
+    finish(tmp_path, "attack_seed2", combined=0.1, paper=0.1)
+    (tmp_path / "attack_seed2" / "stage.json").write_text('{"status": "running"}')
+    assert run_cli("report", "--table=seeds", f"--run={tmp_path}") == 0
+    assert "(0.70 0.80)" in capsys.readouterr().out
+    assert run_cli("report", "--table=gains", f"--run={tmp_path}") == 1
+    assert "no metrics file of a finished stage at" in capsys.readouterr().err
+    finish(tmp_path, "attack_cifar10_0.75", paper=0.71)
+    finish(tmp_path, "attack_cifar10_0.75.previous", paper=0.1)
+    (row,) = (
+        row
+        for row in paper_table_section("table3", str(tmp_path)).tables[0].rows
+        if row[0].startswith("0.75")
+    )
+    assert row[1] == "0.7100 (0.7267)"
+
+
 def test_gains_are_differences_of_the_same_seeds(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -140,6 +164,76 @@ def test_what_cannot_be_reported(
     words = [word.replace("=x", f"={tmp_path}") for word in words]
     assert run_cli("report", *words) == 1
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("table", ["seeds", "gains", "table3", None])
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ("[]", "is not the metrics file of"),
+        ("{}", "the metrics file of|lacks num_members"),
+        ("3", "is not the metrics file of"),
+        ({"attacks": {}}, "attacks is {}, not"),
+        ({"attacks": 3}, "attacks is 3, not"),
+        ({"attacks": {"paper": 3}}, "attacks/paper is 3, not"),
+        ({"attacks": {"paper": {}}}, "lacks attacks/paper/a"),
+        ({"asr": "high"}, "attacks/paper/asr is 'high', not a number from 0 to 1"),
+        ({"asr": 7.3}, "attacks/paper/asr is 7.3, not"),
+        ({"asr": True}, "attacks/paper/asr is True, not"),
+        ({"asr": "1e999"}, "attacks/paper/asr is inf, not"),
+        ({"asr": int("9" * 400)}, "attacks/paper/asr is 9{40}…, not"),
+        ({"num_non_members": 0}, "num_non_members is 0, not a positive count"),
+        ({"num_members": 1.5}, "num_members is 1.5, not a positive count"),
+        ({"num_masks": None}, "num_masks is None, not a positive count"),
+        ({"mask_ratio": []}, r"mask_ratio is \[\], not"),
+    ],
+)
+def test_numbers_that_cannot_be_are_refused_in_one_line(
+    table: str | None,
+    changes: str | dict[str, Any],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stages = ("attack_cifar10_0.75", "attack_seed0", "attack_seed1", "independent_masks_seed0")
+    for stage in (*stages, "independent_masks_seed1"):
+        finish(tmp_path, stage, paper=0.7)
+        path = tmp_path / stage / "metrics.json"
+        content = json.loads(path.read_text())
+        rates = dict.fromkeys(COLUMNS, 0.7)
+        paper = {**rates, "threshold": 1, "intervals": {}, "shadow": rates}
+        if isinstance(changes, dict):
+            paper |= {key: value for key, value in changes.items() if key == "asr"}
+            content |= {"num_masks": 1, "attacks": {"paper": paper}}
+            content |= {key: value for key, value in changes.items() if key != "asr"}
+        text = json.dumps(content) if isinstance(changes, dict) else changes
+        path.write_text(text.replace('"1e999"', "1e999"))
+    about = [f"--table={table}", f"--run={tmp_path}"] if table else [f"--metrics={path}"]
+    assert run_cli("report", *about) == 1
+    error = capsys.readouterr().err
+    assert re.search(message, error)
+    assert error.count("\n") == 1
+    assert "metrics.json" in error
+
+
+def test_attacks_of_other_sizes_are_not_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seed in range(2):
+        finish(tmp_path, f"attack_seed{seed}", many_masks=0.7)
+        finish(tmp_path, f"independent_masks_seed{seed}", many_masks=0.7)
+    changes = {"num_masks": 3, "mask_ratio": 0.5, "num_members": 63, "num_non_members": 65}
+    for table, stage in (("gains", "independent_masks_seed0"), ("seeds", "attack_seed1")):
+        path = tmp_path / stage / "metrics.json"
+        before = path.read_text()
+        for key, value in changes.items():
+            path.write_text(json.dumps({**json.loads(before), key: value}))
+            assert run_cli("report", f"--table={table}", f"--run={tmp_path}") == 1
+            error = capsys.readouterr().err
+            assert f"{path} has {value}: these cannot be compared" in error
+            assert f"has {key} " in error
+            assert error.count("\n") == 1
+        path.write_text(before)
 
 
 def test_an_unfinished_run_is_named(tmp_path: Path) -> None:

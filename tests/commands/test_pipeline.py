@@ -270,6 +270,37 @@ def test_files_of_earlier_stages_count_wherever_they_are_named(tmp_path: Path) -
         (run / changed).write_text("b")
 
 
+def test_what_another_pipeline_made_counts_where_it_is_named(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    ran: list[str] = []
+    for name in ("attack", "attack.previous", "begun"):
+        (run / name).mkdir(parents=True)
+        (run / name / "metrics.json").write_text("a")
+    (run / "attack/weights.pth").write_text("a")
+    (run / "begun/stage.json").write_text('{"status": "running"}')
+    stages = {
+        "own": Stage("test", options={"model.target": "{run}/attack/weights.pth"}),
+        "table": Stage("report", options={"run": "{run}"}, outputs=["own.json"]),
+    }
+
+    def work(words: list[str]) -> None:
+        ran.append(words[0])
+        (run / "table").mkdir(exist_ok=True)
+        (run / "table/own.json").write_text(str(len(ran)))
+
+    for changed, again in (
+        ("attack.previous/metrics.json", ["test", "report"]),
+        ("begun/metrics.json", []),
+        ("attack/metrics.json", []),
+        ("attack/weights.pth", ["report"]),
+        ("begun/metrics.json", ["test"]),
+    ):
+        ran.clear()
+        pipeline(str(run), stages, dispatch=work)
+        assert ran == again, changed
+        (run / changed).write_text("b")
+
+
 def test_options_that_name_a_class_are_passed_on(own_copy: Path) -> None:
     callback = {"class_path": "callbacks.LastCheckpoint", "init_args": {"interval": 0.0}}
     config = small_pipeline(own_copy, reconstruct={"trainer.callbacks+": callback})

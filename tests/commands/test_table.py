@@ -55,6 +55,15 @@ def test_means_and_intervals_are_those_of_scipy(runs: Path, tmp_path: Path) -> N
     assert "| 0.08 | 13.0 ± 6.6 | - |" in text
 
 
+def test_a_stage_that_is_not_finished_is_no_run(runs: Path) -> None:
+    (runs / "evaluate_wd0.08_seed0/stage.json").write_text('{"status": "running"}')
+    (runs / "evaluate_wd0.08_seed1/stage.json").write_text('{"status": "complete"}')
+    assert run_cli(*words(runs)) == 0
+    rows = json.loads((runs / "table.json").read_text())
+    number = rows[0]["columns"]["recovered"]
+    assert (number["mean"], number["count"]) == (14.5, 2)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -74,6 +83,29 @@ def test_what_cannot_be_gathered_is_said(
     assert message in error
     assert error.count("\n") == 1
     assert not (runs / "table.md").exists()
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        (" ", "output ' ' names no file"),
+        ("t.json", "t.json is the Markdown file"),
+        ("evaluate_wd0.3_seed0/metrics.md", "metrics.json is a file that is read"),
+        ("p.yaml", "p.yaml is a file that is read"),
+    ],
+)
+def test_a_table_is_not_written_over_what_is_read(
+    runs: Path, output: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    published = runs / "p.yaml"
+    published.write_text("[]")
+    before = {path: path.read_bytes() for path in runs.rglob("*") if path.is_file()}
+    target = runs / output if output.strip() else output
+    assert run_cli(*words(runs, output=target, published=published)) == 1
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert {path: path.read_bytes() for path in runs.rglob("*") if path.is_file()} == before
 
 
 def test_a_pipeline_makes_the_table_again_when_a_run_changes(

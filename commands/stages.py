@@ -1,0 +1,43 @@
+"""Which stages in a run directory are finished."""
+
+from pathlib import Path
+
+from artifacts.files import read_json
+
+MARKER = "stage.json"
+
+
+def is_finished(directory: Path) -> bool:
+    """Whether results in a stage's directory count.
+
+    What a change moved aside (``<stage>.previous``) does not, nor what a pipeline has begun and not
+    completed. A directory without a marker was made by a command of its own, and counts.
+
+    Raises:
+        InputError: The marker is not readable.
+    """
+    if directory.name.endswith(".previous"):
+        return False
+    marker = directory / MARKER
+    if not marker.is_file():
+        return True
+    made_by = f"delete {directory} to start afresh"
+    saved = read_json(marker, what="stage marker", made_by=made_by)
+    return isinstance(saved, dict) and saved.get("status") == "complete"
+
+
+def finished_files(run: str | Path, pattern: str) -> list[Path]:
+    """Files of finished stages, in order of their names.
+
+    Args:
+        run: Directory of the stages.
+        pattern: Glob of the files, relative to ``run``: the stage's directory, then the file.
+
+    Raises:
+        InputError: A stage's marker is not readable.
+    """
+    root = Path(run)
+    paths = sorted(path for path in root.glob(pattern) if path.is_file())
+    stages = {path.relative_to(root).parts[0] for path in paths}
+    finished = {stage for stage in stages if is_finished(root / stage)}
+    return [path for path in paths if path.relative_to(root).parts[0] in finished]
