@@ -94,6 +94,23 @@ def test_food101_that_was_not_unpacked_completely(food: Path, tmp_path: Path) ->
         ready(Food101DataModule(str(root), task="binary"))
 
 
+@pytest.mark.parametrize(
+    ("part", "entry"),
+    [("train", "{0}"), ("test", "{0}"), ("test", "pizza/../{0}")],
+)
+def test_food101_whose_lists_share_an_image(
+    part: str, entry: str, food: Path, tmp_path: Path
+) -> None:
+    root = Path(shutil.copytree(food, tmp_path / "copy"))
+    meta = root / "food-101" / "meta"
+    first = json.loads((meta / "train.json").read_text())["pizza"][0]
+    listed = json.loads((meta / f"{part}.json").read_text())
+    listed["pizza"].append(entry.format(first))
+    (meta / f"{part}.json").write_text(json.dumps(listed))
+    with pytest.raises(InputError, match=rf"'images/{first}.jpg' is there twice, also as 'images"):
+        ready(Food101DataModule(str(root), task="binary"))
+
+
 @pytest.mark.parametrize(("train", "val"), [("2021_train", "2021_valid"), ("train_mini", "val")])
 def test_inaturalist_needs_the_species_of_the_task_only(
     tmp_path: Path, train: str, val: str
@@ -199,6 +216,10 @@ def test_tiny_imagenet_with_sorted_or_damaged_validation_images(tmp_path: Path) 
     annotations = (folder / "val_annotations.txt").read_text()
     (folder / "val_annotations.txt").write_text(annotations.replace("val_4.JPEG", "val_9.JPEG"))
     with pytest.raises(InputError, match=r"val_annotations.txt, line 5: .*val_9.JPEG"):
+        ready(TinyImageNetDataModule(str(tmp_path)))
+    # Twice, with another class.
+    (folder / "val_annotations.txt").write_text(annotations.replace("val_4.JPEG", "val_3.JPEG"))
+    with pytest.raises(InputError, match=r"'val/images/val_3.JPEG' is there twice"):
         ready(TinyImageNetDataModule(str(tmp_path)))
     (folder / "val_annotations.txt").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match=r"val_annotations.txt is no text .*unpack"):
