@@ -94,6 +94,16 @@ def test_food101_that_was_not_unpacked_completely(food: Path, tmp_path: Path) ->
         ready(Food101DataModule(str(root), task="binary"))
 
 
+def test_food101_in_a_folder_of_another_name(food: Path, tmp_path: Path) -> None:
+    root = tmp_path / "dishes"
+    shutil.copytree(food / "food-101", root)
+    # The one beside it is not read instead.
+    (tmp_path / "food-101").symlink_to(food / "food-101")
+    with pytest.raises(InputError, match=r"dishes has to be called food-101.*: rename it"):
+        ready(Food101DataModule(str(root), task="binary"))
+    ready(Food101DataModule(str(tmp_path), task="binary"))
+
+
 @pytest.mark.parametrize(
     ("part", "entry"),
     [("train", "{0}"), ("test", "{0}"), ("test", "pizza/../{0}")],
@@ -254,6 +264,14 @@ def test_mnist_in_any_folder(
     assert len(data.train_set) == 50
     colour = ready(module(str(root), image_size=28))
     assert torch.equal(colour.train_set.pixels(3), data.train_set.pixels(3).expand(3, 28, 28))
+
+
+def test_mnist_of_two_sizes_is_refused(tmp_path: Path) -> None:
+    layouts.mnist(tmp_path / "raw", zipped=False)
+    larger = np.zeros((10, 32, 30), dtype=np.uint8)
+    (tmp_path / "raw" / "t10k-images-idx3-ubyte").write_bytes(layouts.idx(larger))
+    with pytest.raises(InputError, match=r"train images of 28 by 28 pixels and t10k .* 32 by 30"):
+        ready(MNISTDataModule(str(tmp_path)))
 
 
 def test_mnist_is_read_as_torchvision_reads_it(tmp_path: Path) -> None:
