@@ -480,7 +480,7 @@ def test_weights_keep_the_options_that_a_file_does_not_hold(tmp_path: Path) -> N
     for name in ("depth", "decoder_embed_dim", "decoder_depth", "decoder_num_heads"):
         says = rf"mae.safetensors has {name}={options[name]}, model\.{name} is 12: leave it out"
         with pytest.raises(InputError, match=says):
-            MAEPretraining(**{name: 12}, **common).configure_model()
+            MAEPretraining(**{**common, name: 12}).configure_model()
     with pytest.raises(InputError, match="num_heads is 4, but the file says 2: leave it out"):
         MAEPretraining(num_heads=4, **common).configure_model()
     save_file(plain.autoencoder.encoder.state_dict(), path)
