@@ -62,16 +62,19 @@ class EmbeddingCache:
         """All embeddings (N, D).
 
         Raises:
-            InputError: A chunk is missing or damaged.
+            InputError: A chunk is missing, damaged or of other embeddings.
         """
         return torch.cat(list(self._parts()))
 
     def _parts(self) -> Iterator[Tensor]:
+        width = None
         for chunk in self.chunks():
             path = self._file(chunk)
             tensors, facts = read_tensors(path, EMBEDDINGS)
             embeddings = tensors["embeddings"]
-            if len(embeddings) != len(chunk) or not self.facts.items() <= facts.items():
+            width = width or embeddings.shape[1:]
+            expected = (len(chunk), *width)
+            if embeddings.shape != expected or not self.facts.items() <= facts.items():
                 raise InputError(
                     f"{path} does not hold the embeddings of these images; delete "
                     f"{self.directory} to compute them again"

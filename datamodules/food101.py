@@ -25,6 +25,11 @@ class Food101DataModule(ImageDataModule):
         from torchvision.datasets import Food101
 
         folder = find_folder(self.root, "food-101", "meta").absolute()
+        if (folder / "meta").exists() and folder.name != "food-101":
+            raise InputError(
+                f"{folder} has to be called food-101, as it is when unpacked: rename it, or give "
+                "as root a folder with a link of that name to it"
+            )
         identifiers, targets, held_out, names = [], [], [], []
         with reading(self.name, self.root, self.layout):
             for split in ("train", "test"):

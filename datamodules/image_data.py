@@ -16,6 +16,7 @@ from artifacts.errors import InputError
 from artifacts.splits import Part, Split, read_split, write_split
 from datamodules.image_files import MAX_PIXELS
 from datamodules.image_sets import ImageCollection, ImageSet
+from datamodules.listing import require_distinct
 from datamodules.sampling import Drawing
 from datamodules.tasks import make_task, resolve_task
 
@@ -189,6 +190,7 @@ class ImageDataModule(L.LightningDataModule):
         known = set(classes or collection.classes) & set(collection.classes)
         if len(collection) == 0 and (known or collection.classes in ([], ["."])):
             raise InputError(f"there are no images at {self.root}; expected {self.layout}")
+        require_distinct(collection, f"'{self.name}' at {self.root}")
         return collection
 
     def _take(self, split: Split) -> None:

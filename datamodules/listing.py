@@ -6,6 +6,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path, PurePath
 
 import torch
@@ -13,7 +14,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 
 from artifacts.errors import InputError
 from datamodules.image_files import EXTENSIONS
-from datamodules.image_sets import ImageFiles
+from datamodules.image_sets import ImageCollection, ImageFiles
 
 
 def list_images(
@@ -115,6 +116,37 @@ def tell_left_out(images: ImageFiles, folders: list[str], classes: list[str] | N
     if not taken and (not is_missing or images.classes == ["."]):
         raise InputError(f"there are no images to take: {message}; move or convert them")
     rank_zero_warn(f"left out: {message}")
+
+
+def require_distinct(images: ImageCollection, where: str) -> None:
+    """Checks that no image is there twice: one could be trained on and held out.
+
+    Args:
+        images: The collection.
+        where: Which one, for the message.
+
+    Raises:
+        InputError: Two entries are one image, or a name cannot be written into a split.
+    """
+    real_folder = cache(os.path.realpath)
+    seen: dict[str, str] = {}
+    for name in images.identifiers:
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(f"{where}: the name {name!r} is not UTF-8; rename it") from error
+        image = name
+        if isinstance(images, ImageFiles):
+            path = images.root / name
+            # Resolving each file by itself would take minutes for a million of them.
+            image = os.path.realpath(path) if path.is_symlink() else ""
+            image = image or f"{real_folder(path.parent)}/{path.name}"
+        if image in seen:
+            raise InputError(
+                f"{where}: '{seen[image]}' is there twice, also as '{name}', and could be trained "
+                "on and held out; remove one of the two (a link, or a line of a list)"
+            )
+        seen[image] = name
 
 
 def find_folder(root: Path, name: str, marker: str) -> Path:

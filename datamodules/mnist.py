@@ -49,6 +49,12 @@ class MNISTDataModule(ImageDataModule):
             if len(labels) and int(labels.max()) >= len(self.classes):
                 raise InputError(f"{folder} has the {prefix} label {int(labels.max())}")
             parts.append((images, labels.long()))
+        train, test = (images.shape[1:] for images, _ in parts)
+        if train != test:
+            raise InputError(
+                f"{folder} has train images of {train[0]} by {train[1]} pixels and t10k images of "
+                f"{test[0]} by {test[1]}: they are of two datasets; get them again"
+            )
         return ImageArray.of_parts(*parts, classes=self.classes)
 
     def _folder(self) -> Path | None:

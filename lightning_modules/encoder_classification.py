@@ -106,16 +106,52 @@ class EncoderClassification(L.LightningModule):
         """Checks the data against the encoder.
 
         Raises:
-            InputError: The images have other channels.
+            InputError: They are no images, have other channels, or none is held out.
         """
         self.configure_model()
         assert self.backbone is not None
-        channels = getattr(getattr(self.trainer, "datamodule", None), "in_chans", None)
-        if channels not in (None, self.backbone.in_chans):
+        data: Any = getattr(self.trainer, "datamodule", None)
+        if not (hasattr(data, "in_chans") and hasattr(data, "test_set")):
             raise InputError(
-                f"the images have {channels} channel(s), the encoder takes "
+                "EncoderClassification needs a data module of images, such as "
+                "--data=datamodules.ImageFolderDataModule"
+            )
+        if data.in_chans != self.backbone.in_chans:
+            raise InputError(
+                f"the images have {data.in_chans} channel(s), the encoder takes "
                 f"{self.backbone.in_chans}; set data.in_chans to {self.backbone.in_chans}"
             )
+        if len(data.test_set) == 0:
+            raise InputError(
+                "no image is held out, so there is no accuracy to report; set data.num_test or "
+                "data.test_fraction higher, or data.num_train lower"
+            )
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Checks that this classifier is the one that was trained: its weights do not tell.
+
+        Raises:
+            InputError: It pools or attends otherwise, or sees images of another size.
+        """
+        self.configure_model()
+        assert self.backbone is not None
+        built = {
+            "pooling": self.pooling,
+            "num_heads": int(self.backbone.record[0]),
+            "image_size": self.backbone.image_size,
+        }
+        trained = {"pooling": checkpoint.get("hyper_parameters", {}).get("pooling")}
+        weights = checkpoint["state_dict"]
+        if "backbone.record" in weights and "backbone.encoder.pos_embed" in weights:
+            trained["num_heads"] = int(weights["backbone.record"][0])
+            grid = round((weights["backbone.encoder.pos_embed"].shape[1] - 1) ** 0.5)
+            trained["image_size"] = grid * self.backbone.patch_size
+        for name, value in trained.items():
+            if value not in (None, built[name]):
+                raise InputError(
+                    f"the checkpoint is of a classifier with {name}={value}, this one has "
+                    f"{built[name]}: set model.{name} to {value}"
+                )
 
     def forward(self, images: Tensor) -> Tensor:
         """Images (N, c, S, S) in [0, 1] to logits (N, C)."""

@@ -226,12 +226,21 @@ class MAEPretraining(L.LightningModule):
         )
         blocks = model.encoder.get_submodule("blocks")
         assert isinstance(blocks, nn.Sequential)
-        found = {"patch_size": model.patch_size, "embed_dim": model.embed_dim, "depth": len(blocks)}
+        found = {
+            "patch_size": model.patch_size,
+            "embed_dim": model.embed_dim,
+            "depth": len(blocks),
+            "decoder_embed_dim": model.decoder.embed.out_features,
+            "decoder_depth": len(list(model.decoder.blocks)),
+            "decoder_num_heads": int(model.record[1]),
+        }
         for name, value in found.items():
             if self._options.get(name, value) != value:
                 asked = self._options[name]
+                fresh = name.startswith("decoder_") and not loaded.has_decoder
                 raise InputError(
-                    f"{path} has {name}={value}, model.{name} is {asked}: leave it out"
+                    f"{'a fresh decoder for ' * fresh}{path} has {name}={value}, model.{name} is "
+                    f"{asked}: leave it out"
                 )
         model.set_dropout(self._options["encoder_dropout"], self._options["decoder_dropout"])
         return model

@@ -97,14 +97,15 @@ def autoencoder_from_state_dict(
         state_dict: Name to tensor.
         image_size: Side of the images; by default that of the positions in the file. For another
             one the positions are resampled.
-        num_heads: Attention heads of the encoder, where neither the file nor convention says it.
+        num_heads: Attention heads of the encoder, where the file does not say it; by default as
+            convention has it.
         norm_pix_loss: Whether the decoder predicts normalised pixels; only this project's own
             files say it. By default, for others, it does not.
         decoder: Replace the decoder by a fresh one of this size. A file without a decoder gets a
             fresh one in any case.
 
     Raises:
-        ValueError: It is of something else.
+        ValueError: It is of something else, or says another ``num_heads``.
     """
     prefixes = ("_forward_module.", "module.", "_orig_mod.", "model.", "autoencoder.")
     weights = dict(state_dict)
@@ -129,6 +130,9 @@ def autoencoder_from_state_dict(
     shapes = _Shapes.of(weights, "")
     has_decoder = "decoder_pred.weight" in weights and decoder is None
     heads, decoder_heads, normalised = _record(known)
+    if num_heads is not None and (num_heads < 1 or heads not in (0, num_heads)):
+        told = f"the file says {heads}: leave it out" if heads else "it must be at least 1"
+        raise ValueError(f"num_heads is {num_heads}, but {told}")
     if decoder is not None or not has_decoder:
         decoder = decoder or DecoderSize()
         weights = {

@@ -1,6 +1,7 @@
 """Image encoders of CLIP models from open_clip."""
 
 import logging
+import os
 from contextlib import nullcontext
 from typing import Any
 
@@ -61,8 +62,10 @@ def open_clip_encoder(
     obstacle = ""
     try:
         with hub() if weights is None else nullcontext("") as obstacle:
+            # The library takes a name such as "openai" for its own tag, also where a file has it.
+            source = tag if weights is None else os.path.abspath(weights)  # noqa: PTH100
             model = open_clip.create_model(
-                architecture, pretrained=weights or tag, force_image_size=image_size
+                architecture, pretrained=source, force_image_size=image_size
             )
     except (OSError, RuntimeError) as error:
         if weights is None:

@@ -219,5 +219,11 @@ IMAGES = [
         lambda p: p.symlink_to("nowhere.png"),
         says="is no regular file",
     ),
+    ImageCase(
+        "a link to another image of the folder",
+        "x.png",
+        lambda p: p.symlink_to("../good/1.png"),
+        says="is there twice",
+    ),
     ImageCase("a pipe", "x.png", lambda p: os.mkfifo(p), says="is no regular file"),
 ]

@@ -94,6 +94,33 @@ def test_food101_that_was_not_unpacked_completely(food: Path, tmp_path: Path) ->
         ready(Food101DataModule(str(root), task="binary"))
 
 
+def test_food101_in_a_folder_of_another_name(food: Path, tmp_path: Path) -> None:
+    root = tmp_path / "dishes"
+    shutil.copytree(food / "food-101", root)
+    # The one beside it is not read instead.
+    (tmp_path / "food-101").symlink_to(food / "food-101")
+    with pytest.raises(InputError, match=r"dishes has to be called food-101.*: rename it"):
+        ready(Food101DataModule(str(root), task="binary"))
+    ready(Food101DataModule(str(tmp_path), task="binary"))
+
+
+@pytest.mark.parametrize(
+    ("part", "entry"),
+    [("train", "{0}"), ("test", "{0}"), ("test", "pizza/../{0}")],
+)
+def test_food101_whose_lists_share_an_image(
+    part: str, entry: str, food: Path, tmp_path: Path
+) -> None:
+    root = Path(shutil.copytree(food, tmp_path / "copy"))
+    meta = root / "food-101" / "meta"
+    first = json.loads((meta / "train.json").read_text())["pizza"][0]
+    listed = json.loads((meta / f"{part}.json").read_text())
+    listed["pizza"].append(entry.format(first))
+    (meta / f"{part}.json").write_text(json.dumps(listed))
+    with pytest.raises(InputError, match=rf"'images/{first}.jpg' is there twice, also as 'images"):
+        ready(Food101DataModule(str(root), task="binary"))
+
+
 @pytest.mark.parametrize(("train", "val"), [("2021_train", "2021_valid"), ("train_mini", "val")])
 def test_inaturalist_needs_the_species_of_the_task_only(
     tmp_path: Path, train: str, val: str
@@ -200,6 +227,10 @@ def test_tiny_imagenet_with_sorted_or_damaged_validation_images(tmp_path: Path) 
     (folder / "val_annotations.txt").write_text(annotations.replace("val_4.JPEG", "val_9.JPEG"))
     with pytest.raises(InputError, match=r"val_annotations.txt, line 5: .*val_9.JPEG"):
         ready(TinyImageNetDataModule(str(tmp_path)))
+    # Twice, with another class.
+    (folder / "val_annotations.txt").write_text(annotations.replace("val_4.JPEG", "val_3.JPEG"))
+    with pytest.raises(InputError, match=r"'val/images/val_3.JPEG' is there twice"):
+        ready(TinyImageNetDataModule(str(tmp_path)))
     (folder / "val_annotations.txt").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match=r"val_annotations.txt is no text .*unpack"):
         ready(TinyImageNetDataModule(str(tmp_path)))
@@ -233,6 +264,14 @@ def test_mnist_in_any_folder(
     assert len(data.train_set) == 50
     colour = ready(module(str(root), image_size=28))
     assert torch.equal(colour.train_set.pixels(3), data.train_set.pixels(3).expand(3, 28, 28))
+
+
+def test_mnist_of_two_sizes_is_refused(tmp_path: Path) -> None:
+    layouts.mnist(tmp_path / "raw", zipped=False)
+    larger = np.zeros((10, 32, 30), dtype=np.uint8)
+    (tmp_path / "raw" / "t10k-images-idx3-ubyte").write_bytes(layouts.idx(larger))
+    with pytest.raises(InputError, match=r"train images of 28 by 28 pixels and t10k .* 32 by 30"):
+        ready(MNISTDataModule(str(tmp_path)))
 
 
 def test_mnist_is_read_as_torchvision_reads_it(tmp_path: Path) -> None:

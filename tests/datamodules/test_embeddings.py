@@ -17,6 +17,7 @@ import datamodules.embedding_cache
 from artifacts.errors import InputError
 from artifacts.tensors import sha256_of_tensors
 from datamodules import EmbeddingsDataModule, ImageFolderDataModule
+from datamodules.embedding_cache import EmbeddingCache
 from models.backbones import Backbone, load_backbone
 from tests.conftest import random_image_folder, random_vit
 
@@ -214,6 +215,14 @@ def test_processes_share_the_images(
     assert torch.equal(first.train_tensors[0], second.train_tensors[0])
     assert sum(embedded) == 9
     assert (tmp_path / "run" / "split.json").is_file()
+
+
+def test_cache_with_embeddings_of_another_width_is_named(tmp_path: Path) -> None:
+    cache = EmbeddingCache(tmp_path, {"backbone": "x"}, 300)
+    for chunk, width in zip(cache.chunks(), (3, 4), strict=True):
+        cache.write(chunk, torch.zeros(len(chunk), width))
+    with pytest.raises(InputError, match=r"000001.safetensors does not hold the embeddings of"):
+        cache.read()
 
 
 def test_damaged_cache_is_named(make: MakeData, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The base of image data modules, shown on folders of images."""
 
 import json
+import os
 import re
 import shutil
 import warnings
@@ -119,6 +120,37 @@ def test_class_without_images_is_refused(root: Path, tmp_path: Path) -> None:
         module(copy, task=["mos", "fish"])
     with pytest.raises(InputError, match=r"label 0 has 7 samples, 9 are asked for"):
         module(copy, task=["birds", "fish", "moss"], num_train=27)
+
+
+@pytest.mark.parametrize(
+    ("link", "to"),
+    [
+        ("train/fish/again", "."),
+        ("test", "train"),
+        ("train/moss/fish.png", "../fish/003.png"),
+        ("train/fish", "moss"),
+    ],
+)
+def test_an_image_that_is_there_twice_is_refused(link: str, to: str, tmp_path: Path) -> None:
+    root = layouts.image_folder(tmp_path / "images" / "train", {"birds": 5, "moss": 5}).parent
+    if link != "train/fish":
+        layouts.image_folder(root / "train", {"fish": 5})
+    # Links to what is not a part of the dataset are usual.
+    elsewhere = layouts.save(tmp_path / "elsewhere.png", layouts.tile(99))
+    (root / "train" / "birds" / "far.png").symlink_to(elsewhere)
+    module(root)
+    (root / link).symlink_to(to)
+    with pytest.raises(InputError, match=r"is there twice, also as '.*; remove one of the two"):
+        module(root)
+
+
+@pytest.mark.parametrize("name", [b"birds/caf\xe9.png", b"caf\xe9/000.png"])
+def test_a_name_that_is_no_text_is_refused(name: bytes, root: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(root, tmp_path / "copy")
+    layouts.save(copy / os.fsdecode(name), layouts.tile(99))
+    with pytest.raises(InputError, match=r"the name '.*caf\\udce9.*' is not UTF-8; rename it"):
+        module(copy)
+    module(copy, task=["fish", "moss"])
 
 
 def test_split_gives_the_same_images(root: Path, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Classifiers on a pre-trained encoder."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from artifacts.errors import InputError
-from datamodules import DigitImagesDataModule
+from datamodules import DigitImagesDataModule, DigitsDataModule
 from lightning_modules import EncoderClassification
 from lightning_modules.global_batch import Share
 from models.masked_autoencoder import MaskedAutoencoder
@@ -27,7 +28,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained(
     file: Path,
     root: Path,
-    data: DigitImagesDataModule | None = None,
+    data: L.LightningDataModule | None = None,
     **options: Any,  # noqa: ANN401
 ) -> tuple[EncoderClassification, float]:
     module = EncoderClassification(
@@ -119,3 +120,45 @@ def test_features_are_those_of_the_pooling(file: Path) -> None:
         expected = tokens[:, 0] if pooling == "cls" else tokens[:, 1:].sum(dim=1) / 16
         assert torch.allclose(module.features(images), expected, atol=1e-6)
         assert not module.features(images).requires_grad
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"pooling": "mean"}, "pooling=cls, this one has mean: set model.pooling to cls"),
+        ({"num_heads": 3}, "num_heads=1, this one has 3: set model.num_heads to 1"),
+        ({"image_size": 16}, "image_size=8, this one has 16: set model.image_size to 8"),
+        ({"image_size": 8}, ""),
+    ],
+)
+def test_a_checkpoint_is_tested_as_it_was_trained(
+    options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    # A file that does not tell the heads, as the published ones.
+    encoder = MaskedAutoencoder(8, 2, 1, 192, 1, 1, 16, 1, 1).encoder.state_dict()
+    path = tmp_path / "encoder.pth"
+    torch.save({"model": encoder}, path)
+    data = DigitImagesDataModule(num_train=20, num_test=10)
+    trainer = L.Trainer(
+        default_root_dir=tmp_path,
+        accelerator="cpu",
+        max_epochs=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    given: dict[str, Any] = {"pooling": "cls", "num_heads": 1, "warmup_epochs": 0}
+    trainer.fit(EncoderClassification(str(path), 10, **given), data)
+    trainer.save_checkpoint(tmp_path / "c.ckpt")
+    other = EncoderClassification(str(path), 10, **{**given, **options})
+    with pytest.raises(InputError, match=message) if message else nullcontext():
+        trainer.test(other, data, ckpt_path=tmp_path / "c.ckpt", verbose=False)
+
+
+def test_data_without_images_or_held_out_images_are_refused(file: Path, tmp_path: Path) -> None:
+    data = DigitImagesDataModule(test_from="test", test_fraction=0)
+    with pytest.raises(InputError, match="no image is held out"):
+        trained(file, tmp_path, data)
+    with pytest.raises(InputError, match="needs a data module of images"):
+        trained(file, tmp_path, DigitsDataModule())

@@ -475,5 +475,14 @@ def test_weights_keep_the_options_that_a_file_does_not_hold(tmp_path: Path) -> N
     assert rates[0] == rates[1]
     assert set(rates[0].values()) == {0.0, 0.2, 0.3}
     assert loaded.autoencoder.norm_pix_loss
-    with pytest.raises(InputError, match=r"has depth=1, model\.depth is 2: leave it out"):
-        MAEPretraining(weights=str(path), image_size=32, depth=2, **common).configure_model()
+    common |= {"weights": str(path), "image_size": 32}
+    MAEPretraining(**{**options, **common}).configure_model()
+    for name in ("depth", "decoder_embed_dim", "decoder_depth", "decoder_num_heads"):
+        says = rf"mae.safetensors has {name}={options[name]}, model\.{name} is 12: leave it out"
+        with pytest.raises(InputError, match=says):
+            MAEPretraining(**{**common, name: 12}).configure_model()
+    with pytest.raises(InputError, match="num_heads is 4, but the file says 2: leave it out"):
+        MAEPretraining(num_heads=4, **common).configure_model()
+    save_file(plain.autoencoder.encoder.state_dict(), path)
+    with pytest.raises(InputError, match=r"a fresh decoder for .* has decoder_depth=8"):
+        MAEPretraining(num_heads=2, decoder_depth=1, **common).configure_model()

@@ -140,7 +140,9 @@ def test_convolutional_network_has_pooled_features_only(tmp_path: Path) -> None:
         load_backbone("timm/resnet18.tv_in1k", weights, features="cls_mean")
 
 
-def test_image_tower_of_clip_with_its_projection(tmp_path: Path) -> None:
+def test_image_tower_of_clip_with_its_projection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = {
         "embed_dim": 24,
         "vision_cfg": {"image_size": 32, "layers": 2, "width": 64, "patch_size": 16},
@@ -165,6 +167,13 @@ def test_image_tower_of_clip_with_its_projection(tmp_path: Path) -> None:
     torch.testing.assert_close(backbone(images(32)), model.encode_image(x), atol=1e-6, rtol=0)
     with pytest.raises(ValueError, match="projected"):
         load_backbone("open_clip/tiny-clip", path, features="cls_mean")
+    # A file that is called as the library's own weights.
+    torch.save(model.state_dict(), tmp_path / "mine")
+    tags = {"mine": {"url": "http://127.0.0.1:9/mine.pt"}}
+    monkeypatch.setitem(open_clip.pretrained._PRETRAINED, "tiny-clip", tags)
+    monkeypatch.chdir(tmp_path)
+    same = load_backbone("open_clip/tiny-clip", "mine")
+    assert torch.equal(same(images(32)), backbone(images(32)))
     larger = saved(open_clip.create_model("tiny-clip", embed_dim=20), tmp_path / "o.safetensors")
     with pytest.raises(ValueError, match=r"o\.safetensors is not of open_clip/tiny-clip: .*size"):
         load_backbone("open_clip/tiny-clip", larger)

@@ -127,6 +127,12 @@ def test_own_files(model: MaskedAutoencoder, images: Tensor, tmp_path: Path) -> 
     save_file(unusual.state_dict(), str(tmp_path / "unusual.safetensors"))
     loaded = load_autoencoder(tmp_path / "unusual.safetensors")
     assert torch.equal(loaded.model(images, 0.5, NOISE)[0], unusual(images, 0.5, NOISE)[0])
+    with pytest.raises(InputError, match="num_heads is 1, but the file says 4: leave it out"):
+        load_autoencoder(tmp_path / "unusual.safetensors", num_heads=1)
+    load_autoencoder(tmp_path / "unusual.safetensors", num_heads=4)
+    torch.save(model.encoder.state_dict(), tmp_path / "encoder.pth")
+    with pytest.raises(InputError, match="num_heads is 0, but it must be at least 1"):
+        load_autoencoder(tmp_path / "encoder.pth", num_heads=0)
 
 
 def test_exported_encoder_is_loaded_here_and_by_timm(
