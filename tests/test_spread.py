@@ -6,13 +6,16 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
+import lightning as L
 import pytest
 import torch
 
 import lightning_modules
 from artifacts.errors import InputError
 from artifacts.tensors import CANDIDATES, read_tensors, write_tensors
+from lightning_modules import MembershipInference, RepresentativeSelection, TrueEmbeddings
 from lightning_modules.candidate_search import CandidateSearch
 from lightning_modules.sharding import IndependentRanks, gather, parse_part
 from tests.conftest import REPOSITORY, SMALL_ATTACK, SMALL_PROBE, quiet, run_cli
@@ -95,6 +98,25 @@ def test_two_processes_refuse_what_they_cannot_share(
     Trainer.strategy, Trainer.world_size = IndependentRanks(), 9
     with pytest.raises(InputError, match="8 draws cannot be shared by 9 processes"):
         module.setup("fit")
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        RepresentativeSelection(),
+        TrueEmbeddings(),
+        MembershipInference("target", shadows=["shadow"], references=["reference"]),
+    ],
+    ids=lambda module: type(module).__name__,
+)
+def test_what_cannot_be_spread_is_refused(module: L.LightningModule) -> None:
+    class Trainer:
+        datamodule = SimpleNamespace(attacker_loaders=None)
+        world_size = 2
+
+    module._trainer = Trainer()  # type: ignore[assignment]
+    with pytest.raises(InputError, match="in one process: set trainer.devices=1"):
+        module.setup("predict")
 
 
 def test_every_module_trains_data_parallel_or_shares_items() -> None:
