@@ -115,7 +115,7 @@ def test_what_cannot_be_spread_is_refused(module: L.LightningModule) -> None:
         world_size = 2
 
     module._trainer = Trainer()  # type: ignore[assignment]
-    with pytest.raises(InputError, match="in one process: set trainer.devices=1"):
+    with pytest.raises(InputError, match=r"in one process: set trainer\.devices=1"):
         module.setup("predict")
 
 
