@@ -216,8 +216,6 @@ def test_a_finished_run_is_not_done_again_and_not_mixed(
 def test_the_attack_is_the_same_without_callbacks(folder: Path, whole: Path) -> None:
     import lightning as L
 
-    from datamodules import RepresentativesDataModule
-
     module = DIPInversion(
         "identity",
         f"{folder}/probe.safetensors",
