@@ -1,15 +1,16 @@
 """Files that are written whole or not at all."""
 
+import fcntl
 import glob
 import hashlib
 import json
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from artifacts.errors import InputError
 
@@ -59,6 +60,37 @@ def _remove_abandoned(path: Path) -> None:
         with suppress(FileNotFoundError):
             if time.time() - leftover.stat().st_mtime > _ABANDONED_AFTER:
                 leftover.unlink()
+
+
+@contextmanager
+def exclusive(path: str | Path, waiting: Callable[[], None]) -> Iterator[None]:
+    """Lets one process at a time into what follows; the others wait until it ends, or is killed.
+
+    Args:
+        path: A file that stands for it; made if it is not there.
+        waiting: Called once if somebody else is inside.
+    """
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    with Path(path).open("ab") as file:
+        told = False
+        while not _locked(file):
+            if not told:
+                waiting()
+            told = True
+            time.sleep(0.5)
+        yield
+
+
+def _locked(file: IO[bytes]) -> bool:
+    """Takes a file's lock, which ends with the file; False if another process has it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        # A file system without locks: as if alone.
+        return True
+    return True
 
 
 def require_writable_directory(

@@ -60,7 +60,6 @@ class TrainingRecord:
             raise InputError(f"{path} has a damaged {ENTRY} ({error}); make it anew") from error
 
 
-def digest_of_images(dataset: str, identifiers: Iterable[str]) -> str:
-    """SHA-256 of which images of a dataset these are, whatever their order."""
-    names = json.dumps([dataset, sorted(identifiers)])
-    return hashlib.sha256(names.encode()).hexdigest()
+def digest_of_images(contents: Iterable[bytes]) -> str:
+    """SHA-256 of which images these are, by digests of their contents, whatever their order."""
+    return hashlib.sha256(b"".join(sorted(contents))).hexdigest()

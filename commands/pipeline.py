@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from artifacts.errors import InputError
-from artifacts.files import read_json, require_file, sha256_of_file, write_json
+from artifacts.files import exclusive, read_json, require_file, sha256_of_file, write_json
 from artifacts.tensors import package_version
 from artifacts.weights import sha256_of_content
 from commands.scale import Scale, Value
@@ -55,7 +55,8 @@ def pipeline(
     """Runs stages in order, skips those that are complete, continues one that was stopped.
 
     A stage runs again when its configs, options, inputs or the package version changed; what it
-    had made before is moved to ``<stage>.previous``, and back if the change is undone.
+    had made before is moved to ``<stage>.previous``, and back if the change is undone. Of several
+    processes in one run directory, one at a time works at a stage.
 
     Args:
         run: Directory of the whole experiment; each stage has its own in it.
@@ -89,37 +90,57 @@ def pipeline(
                 "and _.+=,-"
             )
     for number, (name, stage) in enumerate(stages.items(), start=1):
-        directory = Path(run) / name
         earlier = dict(itertools.islice(stages.items(), number - 1))
-        state = _state(Path(run), directory, stage, earlier)
         title = f"[{number}/{len(stages)}] {name}"
-        status = _status(directory, state, stage.outputs)
-        if status == "complete":
-            _say(f"{title}: complete, skipped ({directory})")
-            continue
-        if status == "changed":
-            previous = directory.with_name(f"{name}.previous")
-            of_previous = _status(previous, state, stage.outputs)
-            aside = directory.with_name(f"{name}.aside.previous")
-            shutil.rmtree(aside, ignore_errors=True)
-            directory.rename(aside)
-            if of_previous == "complete":
-                previous.rename(directory)
-                aside.rename(previous)
-                _say(f"{title}: complete, its results before the last change fit ({directory})")
-                continue
-            shutil.rmtree(previous, ignore_errors=True)
-            aside.rename(previous)
-            _say(f"{title}: its settings or inputs changed; the old results are in {previous}")
-        _say(f"{title}: {'continues' if status == 'running' else 'starts'} ({stage.command})")
-        write_json(directory / "stage.json", {**state, "status": "running"})
-        dispatch(_command_line(Path(run), directory, stage))
-        for output in stage.outputs:
-            require_file(
-                directory / output, what=f"output of stage {name}", made_by="the stage did not end"
-            )
-        write_json(directory / "stage.json", {**state, "status": "complete"})
+
+        def wait(title: str = title) -> None:
+            _say(f"{title}: another process is at this stage; waits for it to end")
+
+        if not Path(run).is_dir():
+            # A mistake in the first stage leaves no directory behind.
+            _state(Path(run), Path(run) / name, stage, earlier)
+        with exclusive(Path(run) / ".locks" / name, wait):
+            _run_stage(Path(run), name, stage, earlier, title, dispatch)
     _say(f"all {len(stages)} stages are complete; results are in {run}")
+
+
+def _run_stage(
+    run: Path,
+    name: str,
+    stage: Stage,
+    earlier: dict[str, Stage],
+    title: str,
+    dispatch: Callable[[list[str]], None],
+) -> None:
+    """Runs a stage unless it is complete; moves aside what other settings made."""
+    directory = run / name
+    state = _state(run, directory, stage, earlier)
+    status = _status(directory, state, stage.outputs)
+    if status == "complete":
+        _say(f"{title}: complete, skipped ({directory})")
+        return
+    if status == "changed":
+        previous = directory.with_name(f"{name}.previous")
+        of_previous = _status(previous, state, stage.outputs)
+        aside = directory.with_name(f"{name}.aside.previous")
+        shutil.rmtree(aside, ignore_errors=True)
+        directory.rename(aside)
+        if of_previous == "complete":
+            previous.rename(directory)
+            aside.rename(previous)
+            _say(f"{title}: complete, its results before the last change fit ({directory})")
+            return
+        shutil.rmtree(previous, ignore_errors=True)
+        aside.rename(previous)
+        _say(f"{title}: its settings or inputs changed; the old results are in {previous}")
+    _say(f"{title}: {'continues' if status == 'running' else 'starts'} ({stage.command})")
+    write_json(directory / "stage.json", {**state, "status": "running"})
+    dispatch(_command_line(run, directory, stage))
+    for output in stage.outputs:
+        require_file(
+            directory / output, what=f"output of stage {name}", made_by="the stage did not end"
+        )
+    write_json(directory / "stage.json", {**state, "status": "complete"})
 
 
 def expand_grid(stages: dict[str, Stage], grid: dict[str, list[Value]]) -> dict[str, Stage]:

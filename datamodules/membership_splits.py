@@ -199,12 +199,14 @@ class MembershipSplits(PretrainingDataModule):
         """Digest of the training images of each part that the split claims to be trained on.
 
         The target's are not among them if they lie in ``members``: then it is the question whether
-        it was trained on those.
+        it was trained on those; nor is a part with images that are gone.
         """
         return {
             name.removesuffix("_train"): self._digest(name)
             for name, part in self.parts.items()
-            if (name == "pool" or name.endswith("_train")) and part.source != "members"
+            if (name == "pool" or name.endswith("_train"))
+            and part.source != "members"
+            and not self._missing(part)
         }
 
     @staticmethod
@@ -212,8 +214,7 @@ class MembershipSplits(PretrainingDataModule):
         return "pool" if part == "pool" else f"{part}_train"
 
     def _digest(self, name: str) -> str:
-        part = self.parts[name]
-        return digest_of_images(part.dataset, part.identifiers)
+        return digest_of_images(self.images_of(name).digests())
 
     def images_of(self, name: str) -> ImageSet:
         """The images of a part, in the order of the split.
@@ -224,14 +225,14 @@ class MembershipSplits(PretrainingDataModule):
         if name not in self.parts:
             raise InputError(f"there are no images for '{name}'; raise data.sizes")
         part = self.parts[name]
-        everything = self._all_images(part.source)
-        index = {identifier: at for at, identifier in enumerate(everything.identifiers)}
-        missing = [identifier for identifier in part.identifiers if identifier not in index]
+        missing = self._missing(part)
         if missing:
             raise InputError(
                 f"{len(missing)} images of '{name}' are not in '{part.dataset}' any more, such as "
                 f"'{missing[0]}'"
             )
+        everything = self._all_images(part.source)
+        index = {identifier: at for at, identifier in enumerate(everything.identifiers)}
         return everything.subset([index[identifier] for identifier in part.identifiers])
 
     def train_dataloader(self) -> ResumableLoader:
@@ -243,6 +244,10 @@ class MembershipSplits(PretrainingDataModule):
         """The target's members, then its non-members; writes the parts too."""
         self._write()
         return super().test_dataloader()
+
+    def _missing(self, part: Part) -> list[str]:
+        there = set(self._all_images(part.source).identifiers)
+        return [identifier for identifier in part.identifiers if identifier not in there]
 
     def predict_dataloader(self) -> "Stream":
         """The questioned images, in order; writes the parts too."""

@@ -97,7 +97,7 @@ class PretrainingDataModule(L.LightningDataModule):
     @property
     def trained_on(self) -> tuple[str, str]:
         """What ``fit`` trains on: the part of a membership split, if any, and a digest."""
-        return "", digest_of_images(self.images.name, self.images.train_set.identifiers)
+        return "", digest_of_images(self.images.train_set.digests())
 
     def first_images(self, number: int) -> list[Tensor]:
         """The first members and the first non-members, each (number, C, S, S) in uint8."""

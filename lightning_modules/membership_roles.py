@@ -143,6 +143,12 @@ def require_role(
         )
     part = f"shadow_{int(number) + 1}" if kind in ("shadow", "reference") else "target"
     own = record.of_encoder
+    # Whoever trained the attacked encoder need not have done it on a part.
+    if digests and not record.part and kind != "true":
+        raise InputError(
+            f"{path} was trained on no part of the split, so perhaps on images that are asked "
+            "about; train it with datamodules.MembershipSplits"
+        )
     if own is not None and own.part not in ("", part):
         raise InputError(
             f"{path} has the encoder of '{own.part}', but stands where that of '{part}' belongs: "
@@ -153,7 +159,7 @@ def require_role(
 
 
 def require_shared_encoder(paths: Mapping[str, str], models: Mapping[str, nn.Module]) -> None:
-    """Refuses models of different encoders in roles of one, and a shadow that is the target.
+    """Refuses models of other encoders than their roles', and the owner's decoder in an attack.
 
     Args:
         paths: File by role.
@@ -163,6 +169,13 @@ def require_shared_encoder(paths: Mapping[str, str], models: Mapping[str, nn.Mod
         InputError: An encoder is another than its role needs.
     """
     encoders = {role: model.get_submodule("encoder") for role, model in models.items()}
+    for role in {"target", "simulated"} & set(models) if "true_target" in models else set():
+        owners = models["true_target"].get_submodule("decoder")
+        if same_weights(models[role].get_submodule("decoder"), owners):
+            raise InputError(
+                f"{paths[role]} has the decoder of {paths['true_target']}, its encoder's owner: no "
+                "attacker has it"
+            )
     for role, encoder in encoders.items():
         number = role.partition("_")[2]
         first = f"shadow_{number}" if role.startswith("reference") else "target"

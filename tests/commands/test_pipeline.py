@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -310,3 +312,34 @@ def test_stages_get_their_paths(tmp_path: Path) -> None:
     stage = Stage("report", options={"evaluation": "{run}/e", "output": "{stage}/r", "n": 3})
     pipeline(str(tmp_path), {"s": stage}, dispatch=record)
     assert seen == [["report", f"--evaluation={tmp_path}/e", f"--output={tmp_path}/s/r", "--n=3"]]
+
+
+def test_one_process_at_a_time_works_at_a_stage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun: list[int] = []
+    go_on = threading.Event()
+
+    def dispatch(words: list[str]) -> None:
+        begun.append(1)
+        assert go_on.wait(30)
+        (tmp_path / "run" / "first" / "made.json").write_text("{}")
+
+    def run() -> None:
+        stage = Stage("report", outputs=["made.json"])
+        pipeline(str(tmp_path / "run"), {"first": stage}, dispatch=dispatch)
+
+    threads = [threading.Thread(target=run) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    shown = ""
+    while "another process is at this stage" not in shown:
+        shown += capsys.readouterr().out
+        time.sleep(0.01)
+    assert begun == [1]
+    go_on.set()
+    for thread in threads:
+        thread.join(30)
+    # The second finds it complete.
+    assert begun == [1]
+    assert "complete, skipped" in shown + capsys.readouterr().out

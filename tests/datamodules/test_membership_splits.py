@@ -239,3 +239,17 @@ def test_stages_write_their_splits(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
     data.test_dataloader()
     assert read_membership_splits(tmp_path / "membership_splits.json") == data.parts
+
+
+def test_digests_tell_images_of_equal_names_apart(tmp_path: Path) -> None:
+    sizes, path = PartSizes(4, 4, 4, 4, 0, 0, 0), tmp_path / "splits.json"
+    found = []
+    for name, shift in (("a", 0), ("same", 0), ("other", 1)):
+        images = folder(tmp_path / name, range(0), **{str(c): c + shift for c in range(20)})
+        splits = str(path) if path.exists() else None
+        data = MembershipSplits(images, sizes=sizes, splits=splits)
+        data.setup()
+        write_membership_splits(path, data.parts, seed=0)
+        found.append(data.training_digests)
+    assert found[0] == found[1]
+    assert all(found[0][part] != found[2][part] for part in ("target", "shadow_1"))

@@ -23,8 +23,9 @@ from torch.utils.data import BatchSampler
 
 from artifacts.errors import InputError
 from artifacts.tensors import MEMBERSHIP_SCORES, read_tensors
+from artifacts.training_record import TrainingRecord
 from artifacts.weights import read_state_dict
-from lightning_modules.membership_roles import require_role
+from lightning_modules.membership_roles import require_role, require_shared_encoder
 from lightning_modules.victim import load_autoencoder
 from tests.conftest import quiet, run_cli
 
@@ -437,6 +438,34 @@ def test_a_published_decoder_is_the_owner_s(chain: Path) -> None:
     require_role("true_target", "x", published, {})
     with pytest.raises(InputError, match="which no attacker has"):
         require_role("simulated", "x", published, {})
+
+
+def test_what_was_trained_on_no_part_of_a_split_stands_for_none(chain: Path) -> None:
+    """Only the attacked encoder, and its owner's decoder, may come from any training."""
+    loaded = load_autoencoder(chain / "shadow_decoder" / LAST)
+    anywhere = TrainingRecord("autoencoder", 0.75, "", "x")
+    decoder = replace(loaded, training=TrainingRecord("decoder", 0.75, "pool", "y", anywhere))
+    require_role("target", "x", decoder, {"pool": "y"})
+    require_role("true_target", "x", replace(loaded, training=anywhere), {"pool": "y"})
+    strays = {
+        "shadow_0": anywhere,
+        "target": TrainingRecord("decoder", 0.75, "", "x", anywhere),
+        "reference_0": TrainingRecord("decoder", 0.75, "", "x", anywhere),
+    }
+    for role, record in strays.items():
+        with pytest.raises(InputError, match="on no part of the split"):
+            require_role(role, "x", replace(loaded, training=record), {"pool": "y"})
+
+
+def test_the_owner_s_decoder_is_known_by_its_weights(chain: Path) -> None:
+    owner = load_autoencoder(chain / "target" / LAST).model
+    attacker = load_autoencoder(chain / "target_decoder" / LAST).model
+    paths = {"target": "a", "simulated": "b", "true_target": "c"}
+    require_shared_encoder(paths, {"target": attacker, "simulated": attacker, "true_target": owner})
+    with pytest.raises(InputError, match="b has the decoder of c"):
+        require_shared_encoder(
+            paths, {"target": attacker, "simulated": owner, "true_target": owner}
+        )
 
 
 def test_a_stranger_s_encoder_and_one_s_own_are_attacked_alike(chain: Path, tmp_path: Path) -> None:
