@@ -96,10 +96,12 @@ def _part(path: str | Path, name: str, entry: Any) -> Part:  # noqa: ANN401 - an
         or not isinstance(labels, list)
         or len(identifiers) != len(labels)
         or not all(isinstance(text, str) for text in (*texts, *identifiers))
-        or not all(isinstance(label, int) for label in labels)
+        or not all(type(label) is int and -1 <= label < 2**63 for label in labels)
     ):
         raise InputError(
             f"{path}: '{name}' needs 'dataset', 'source', and as many 'identifiers' (strings) as "
-            f"'labels' (integers); {MADE_BY}"
+            f"'labels' (-1 and 1, or classes from 0); {MADE_BY}"
         )
+    if not identifiers:
+        raise InputError(f"{path}: '{name}' has no images; {MADE_BY}")
     return Part(str(texts[0]), str(texts[1]), identifiers, labels)

@@ -7,6 +7,7 @@ import lightning as L
 
 from artifacts.files import write_json
 from callbacks.expected import expect
+from callbacks.writing import writes_results
 from lightning_modules.probe_mlp import ProbeMLP
 
 
@@ -24,7 +25,7 @@ class AttackabilityWriter(L.Callback):
         """Writes the file on the first process."""
         assert isinstance(pl_module, ProbeMLP)  # setup() has seen to it.
         facts = pl_module.attackability
-        if facts is None or not trainer.is_global_zero:
+        if facts is None or not writes_results(trainer):
             return
         obstacles = facts.obstacles()
         path = Path(trainer.default_root_dir) / "attackability.json"

@@ -5,6 +5,7 @@ from pathlib import Path
 import lightning as L
 
 from artifacts.files import atomic_path, write_json
+from callbacks.writing import writes_results
 from lightning_modules.cluster_count_evaluation import ClusterCountEvaluation
 
 
@@ -14,7 +15,7 @@ class ClusterCurveWriter(L.Callback):
     def on_test_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Writes both, and prints the best number of clusters."""
         assert isinstance(pl_module, ClusterCountEvaluation)
-        if not trainer.is_global_zero:
+        if not writes_results(trainer):
             return
         from reporting import figures
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import lightning as L
 
 from artifacts.encoders import write_encoder
+from callbacks.writing import writes_results
 from lightning_modules.mae_pretraining import MAEPretraining
 
 
@@ -17,7 +18,7 @@ class EncoderWriter(L.Callback):
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Writes the file."""
         assert isinstance(pl_module, MAEPretraining)
-        if trainer.is_global_zero and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+        if writes_results(trainer):
             model, record = pl_module.autoencoder, pl_module.training_record
             write_encoder(
                 Path(trainer.default_root_dir) / "encoder.safetensors",

@@ -8,6 +8,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from artifacts.files import atomic_path, write_json
 from artifacts.tensors import INVERSION_EVALUATION, write_tensors
 from callbacks.provenance import provenance
+from callbacks.writing import writes_results
 from lightning_modules.inversion_evaluation import InversionEvaluation
 
 
@@ -19,7 +20,7 @@ class InversionEvaluationWriter(L.Callback):
         from reporting import figures
 
         assert isinstance(pl_module, InversionEvaluation)
-        if not trainer.is_global_zero:
+        if not writes_results(trainer):
             return
         root = Path(trainer.default_root_dir)
         tensors, metrics = pl_module.tensors, pl_module.metrics

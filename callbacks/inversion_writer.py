@@ -17,6 +17,7 @@ from artifacts.tensors import INVERSION, write_tensors
 from artifacts.weights import read_checkpoint
 from attacks.image_search import ImageSearch
 from callbacks.provenance import provenance
+from callbacks.writing import writes_results
 from lightning_modules.image_search import GeneratedImages, SearchCallback
 from lightning_modules.inverted_images import Batch, InvertedImages
 
@@ -110,12 +111,15 @@ class InversionWriter(SearchCallback):
                 self._bar.set_postfix_str(f"similarity {values}")
         if judged:
             self._log(trainer, search, batch)
+        if search.done and self._bar is not None:
+            self._bar.close()
+            self._bar = None
+        if trainer.fast_dev_run:  # type: ignore[attr-defined]
+            return
+        if judged:
             self._write_finished(trainer, pl_module, search, batch)
         if search.done:
             _state_path(trainer, batch).unlink(missing_ok=True)
-            if self._bar is not None:
-                self._bar.close()
-                self._bar = None
         elif time.monotonic() - self._saved_at >= self.save_every:
             state = {"fingerprints": pl_module.fingerprints(batch), "search": search.state_dict()}
             write_checkpoint(_state_path(trainer, batch), state)
@@ -125,7 +129,7 @@ class InversionWriter(SearchCallback):
         """Writes what belongs to all images, if they are all there."""
         assert isinstance(pl_module, InvertedImages)
         trainer.strategy.barrier()
-        if not trainer.is_global_zero:
+        if not writes_results(trainer):
             return
         root = Path(trainer.default_root_dir)
         total = _total(trainer, pl_module)
@@ -174,7 +178,8 @@ class InversionWriter(SearchCallback):
     ) -> None:
         """Writes images that were not searched for, but made at once."""
         assert isinstance(pl_module, InvertedImages)
-        if not isinstance(pl_module, GeneratedImages):
+        trial = trainer.fast_dev_run  # type: ignore[attr-defined]
+        if not (trial or isinstance(pl_module, GeneratedImages)):
             for at in range(len(outputs["index"])):
                 found = {"image": outputs["images"][at]}
                 self._write(trainer, pl_module, outputs, at, found)

@@ -9,6 +9,7 @@ import lightning as L
 from torch import Tensor
 
 from artifacts.files import atomic_path
+from callbacks.writing import writes_results
 from datamodules.membership_splits import MembershipSplits
 from lightning_modules.membership_inference import MembershipInference
 
@@ -32,6 +33,8 @@ class MembershipScoreWriter(L.Callback):
 
     def on_predict_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Begins the file."""
+        if not writes_results(trainer):
+            return
         data = trainer.datamodule  # type: ignore[attr-defined]
         assert isinstance(data, MembershipSplits)
         self._data = data
@@ -52,6 +55,8 @@ class MembershipScoreWriter(L.Callback):
         dataloader_idx: int = 0,
     ) -> None:
         """Appends the images of a batch."""
+        if not writes_results(trainer):
+            return
         assert isinstance(pl_module, MembershipInference)
         scores: dict[str, Tensor] = outputs
         if self._number == 0:
@@ -68,6 +73,8 @@ class MembershipScoreWriter(L.Callback):
 
     def on_predict_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Completes the file."""
+        if not writes_results(trainer):
+            return
         self._open.close()
         path = Path(trainer.default_root_dir) / "scores.csv"
         pl_module.print(f"scores of {self._number} images are in {path}")

@@ -12,6 +12,7 @@ from artifacts.files import write_json
 from artifacts.tensors import MEMBERSHIP_SCORES, write_tensors
 from attacks.membership import roc_curve
 from callbacks.provenance import provenance
+from callbacks.writing import writes_results
 from lightning_modules.membership_inference import MembershipInference
 
 
@@ -21,7 +22,7 @@ class MembershipWriter(L.Callback):
     def on_test_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Writes into the run directory and prints a line for each attack."""
         assert isinstance(pl_module, MembershipInference)
-        if not trainer.is_global_zero:
+        if not writes_results(trainer):
             return
         from reporting.membership import membership_lines
 

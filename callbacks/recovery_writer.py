@@ -10,6 +10,7 @@ from artifacts.files import atomic_path, write_json
 from artifacts.tensors import EVALUATION, write_tensors
 from callbacks.expected import expect
 from callbacks.provenance import provenance
+from callbacks.writing import writes_results
 from lightning_modules.reconstruction_evaluation import ReconstructionEvaluation
 from reporting.summary import summary_lines
 
@@ -24,7 +25,7 @@ class RecoveryWriter(L.Callback):
     def on_test_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Writes into the run directory and prints the main line."""
         assert isinstance(pl_module, ReconstructionEvaluation)  # setup() has seen to it.
-        if not trainer.is_global_zero:
+        if not writes_results(trainer):
             return
         root = Path(trainer.default_root_dir)
         write_tensors(

@@ -9,6 +9,7 @@ from torch import Tensor
 from artifacts.tensors import REPRESENTATIVES, write_tensors
 from callbacks.expected import expect
 from callbacks.provenance import provenance
+from callbacks.writing import writes_results
 from lightning_modules.representative_selection import RepresentativeSelection
 from lightning_modules.true_embeddings import TrueEmbeddings
 
@@ -30,6 +31,8 @@ class RepresentativeWriter(L.Callback):
         dataloader_idx: int = 0,
     ) -> None:
         """Writes the selection of the only batch."""
+        if not writes_results(trainer):
+            return
         representatives: dict[str, Tensor] = outputs
         path = Path(trainer.default_root_dir) / "representatives.safetensors"
         write_tensors(path, REPRESENTATIVES, representatives, provenance(trainer))

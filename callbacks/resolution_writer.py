@@ -8,6 +8,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 
 from artifacts.errors import InputError
 from artifacts.files import write_json
+from callbacks.writing import writes_results
 from datamodules.embeddings import EmbeddingsDataModule
 from datamodules.image_data import ImageDataModule
 
@@ -21,7 +22,7 @@ class ResolutionWriter(L.Callback):
         Raises:
             InputError: The data are no images.
         """
-        if not trainer.is_global_zero:
+        if not writes_results(trainer):
             return
         data = trainer.datamodule  # type: ignore[attr-defined]
         images = data.images if isinstance(data, EmbeddingsDataModule) else data

@@ -17,6 +17,8 @@ _MAY_BE_EMPTY = ("pool", "population", "downstream")
 class PartSizes:
     """Number of images of each part; a value below 1 is a share of its source's images.
 
+    Shares are rounded down, but a part that must not be empty gets one image at least.
+
     Attributes:
         target_train: Members: the target is pre-trained on them.
         target_test: Non-members to judge the attack on.
@@ -72,6 +74,8 @@ def draw_parts(
     parts = {}
     for name, (source, size) in wanted.items():
         number = int(size * totals[source]) if size < 1 else int(size)
+        if 0 < size < 1 and name not in _MAY_BE_EMPTY:
+            number = max(1, number)
         chosen = list(itertools.islice(left[source], number))
         if len(chosen) < number or (number == 0 and name not in _MAY_BE_EMPTY):
             raise InputError(

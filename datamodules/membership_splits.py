@@ -145,17 +145,13 @@ class MembershipSplits(PretrainingDataModule):
             source.prepare_data()
 
     def setup(self, stage: str = "fit") -> None:
-        """Chooses the parts once, and writes them into the run directory.
+        """Chooses the parts once.
 
         Raises:
             InputError: There are too few images, or two parts share one.
         """
         if self._parts is None:
             self._parts = read_membership_splits(self.splits) if self.splits else self._draw()
-        trainer = self.trainer
-        if trainer is not None and trainer.is_global_zero and not trainer.fast_dev_run:  # type: ignore[attr-defined]
-            path = Path(trainer.default_root_dir) / SPLITS_FILE
-            write_membership_splits(path, self._parts, self.seed)
         # Decoded images are kept by name, and the names may now stand for others.
         self._pixels.clear()
         if stage == "predict":
@@ -175,6 +171,17 @@ class MembershipSplits(PretrainingDataModule):
         if stage == "fit":
             members = self._sets["members"]
             self._sets["members"] = members.subset([*range(len(members))] * self.passes_per_epoch)
+
+    def _write(self) -> None:
+        """Writes the parts into the run directory.
+
+        Loaders are made once module and callbacks have agreed to what they are given. Before that,
+        the file would be replaced beside the results of an earlier run that used another.
+        """
+        trainer = self.trainer
+        if trainer is not None and trainer.is_global_zero and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+            path = Path(trainer.default_root_dir) / SPLITS_FILE
+            write_membership_splits(path, self.parts, self.seed)
 
     @property
     def parts(self) -> dict[str, Part]:
@@ -228,12 +235,23 @@ class MembershipSplits(PretrainingDataModule):
         index = {identifier: at for at, identifier in enumerate(everything.identifiers)}
         return everything.subset([index[identifier] for identifier in part.identifiers])
 
+    def train_dataloader(self) -> ResumableLoader:
+        """The training images of the part; writes the parts into the run directory."""
+        self._write()
+        return super().train_dataloader()
+
+    def test_dataloader(self) -> list[ResumableLoader]:
+        """The target's members, then its non-members; writes the parts too."""
+        self._write()
+        return super().test_dataloader()
+
     def _missing(self, part: Part) -> list[str]:
         there = set(self._all_images(part.source).identifiers)
         return [identifier for identifier in part.identifiers if identifier not in there]
 
     def predict_dataloader(self) -> "Stream":
-        """The questioned images, in order."""
+        """The questioned images, in order; writes the parts too."""
+        self._write()
         workers = self.sources.get("questioned", self.images).num_workers
         return Stream(
             DataLoader(self._sets["questioned"], batch_size=self.batch_size, num_workers=workers)

@@ -55,7 +55,8 @@ class RepresentativesDataModule(L.LightningDataModule):
         """Reads and checks the file.
 
         Raises:
-            InputError: It is missing or broken, or this share of it is empty.
+            InputError: It is missing or broken, or this share of it is empty, or smaller than the
+                number of processes.
         """
         tensors, _ = read_tensors(self.representatives, REPRESENTATIVES)
         total = min(len(tensors["score"]), self.top or len(tensors["score"]))
@@ -63,7 +64,14 @@ class RepresentativesDataModule(L.LightningDataModule):
             raise InputError(
                 f"data.first={self.first}, but {self.representatives} has {total} representatives"
             )
-        self._items = _Items(tensors, range(self.first, total, self.stride), total)
+        share = range(self.first, total, self.stride)
+        world = 1 if self.trainer is None else self.trainer.world_size
+        if world > len(share):
+            raise InputError(
+                f"{len(share)} representatives cannot be shared by {world} processes; lower "
+                "trainer.devices"
+            )
+        self._items = _Items(tensors, share, total)
 
     def predict_dataloader(self) -> DataLoader[Item]:
         """Batches of ``index`` (B,), ``target`` (B, D), ``label`` (B,) and ``score`` (B,)."""

@@ -98,10 +98,19 @@ class ImageActivationMaximisation(GeneratedImages):
             raise InputError(str(error).replace("num_candidates", "num_images")) from error
 
     def setup(self, stage: str) -> None:
-        """Refuses data: the attack has none."""
+        """Checks the trainer.
+
+        Raises:
+            InputError: There are data, which the attack has none of, or more processes than images.
+        """
         super().setup(stage)
         if getattr(self.trainer, "datamodule", None) is not None:
             raise InputError("the attack takes no data: leave out --data")
+        if self.trainer.world_size > len(self.indices):
+            raise InputError(
+                f"{len(self.indices)} images cannot be shared by {self.trainer.world_size} "
+                "processes; lower trainer.devices"
+            )
 
     def predict_dataloader(self) -> DataLoader[dict[str, Tensor | int]]:
         """Batches of ``index`` (B,) and ``label`` (B,)."""

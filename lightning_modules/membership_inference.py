@@ -31,6 +31,7 @@ from lightning_modules.membership_roles import (
     require_role,
     require_shared_encoder,
 )
+from lightning_modules.sharding import require_one_process
 from lightning_modules.victim import load_autoencoder
 from models.augmentation import resize
 from models.masked_autoencoder import MaskedAutoencoder
@@ -136,8 +137,7 @@ class MembershipInference(L.LightningModule):
         data: Any = getattr(self.trainer, "datamodule", None)
         if not hasattr(data, "attacker_loaders"):
             raise InputError("MembershipInference needs --data=datamodules.MembershipSplits")
-        if self.trainer.world_size > 1:
-            raise InputError("MembershipInference runs on one device: set trainer.devices to 1")
+        require_one_process(self.trainer, "membership inference runs")
         if len(data.shadow_names) != self.num_shadows:
             raise InputError(
                 f"data.num_shadows is {len(data.shadow_names)}, but there are {self.num_shadows} "

@@ -12,6 +12,7 @@ from attacks.label_trees import Cut
 from attacks.rankings import RankingName
 from attacks.representatives import select_representatives
 from lightning_modules.progress import announced
+from lightning_modules.sharding import require_one_process
 
 # Runs that recovered something were well below the one and above the other.
 FAILED_RESIDUAL = 0.9
@@ -62,6 +63,14 @@ class RepresentativeSelection(L.LightningModule):
         self.ranking: RankingName = ranking
         self.min_draws = min_draws
         self.draws = draws
+
+    def setup(self, stage: str) -> None:
+        """Refuses to share the one batch.
+
+        Raises:
+            InputError: There are several processes.
+        """
+        require_one_process(self.trainer, "clustering needs all candidates")
 
     def forward(self, run: dict[str, Tensor]) -> dict[str, Tensor]:
         """Chooses among the candidates of a run.

@@ -7,6 +7,7 @@ holds all items in their order, so that nothing on disk depends on the number of
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import lightning as L
 import torch
 import torch.distributed
 from lightning.pytorch.strategies import DDPStrategy
@@ -24,6 +25,20 @@ class IndependentRanks(DDPStrategy):
 
     def configure_ddp(self) -> None:
         """Leaves the module as it is."""
+
+
+def require_one_process(trainer: L.Trainer, why: str) -> None:
+    """Refuses several processes for what cannot be spread over them.
+
+    Args:
+        trainer: The stage's trainer.
+        why: What needs one process, for the message.
+
+    Raises:
+        InputError: There are several.
+    """
+    if trainer.world_size > 1:
+        raise InputError(f"{why} in one process: set trainer.devices=1")
 
 
 def parse_part(part: str) -> tuple[int, int]:

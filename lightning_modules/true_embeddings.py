@@ -10,6 +10,7 @@ from artifacts.errors import InputError
 from artifacts.tensors import REPRESENTATIVES, read_tensors
 from attacks.similarity import nearest_by_cosine
 from lightning_modules.inverted_images import load_standardisation
+from lightning_modules.sharding import require_one_process
 
 What = Literal["training", "held_out", "nearest_training", "training_norm"]
 
@@ -51,6 +52,14 @@ class TrueEmbeddings(L.LightningModule):
         self.what = what
         self.representatives_path = representatives
         self.top = top
+
+    def setup(self, stage: str) -> None:
+        """Refuses to share the one batch.
+
+        Raises:
+            InputError: There are several processes.
+        """
+        require_one_process(self.trainer, "TrueEmbeddings reads the whole training set")
 
     def predict_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> dict[str, Tensor]:
         """The embeddings as ``representatives`` (k, D), ``score`` (k,) and ``label`` (k,)."""

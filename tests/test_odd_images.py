@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import os
 from pathlib import Path
 
 import numpy as np
@@ -101,3 +102,15 @@ def test_a_folder_may_be_named_like_an_image(tmp_path: Path) -> None:
     data = ImageFolderDataModule(str(tmp_path), image_size=SIDE, test_fraction=0)
     data.setup()
     assert data.train_set.identifiers == ["a.png/b.jpg/c.png"]
+
+
+def test_a_name_that_is_no_text_is_refused_when_listed(tmp_path: Path) -> None:
+    """Tables and pages in UTF-8 could not hold it, after everything was computed."""
+    (tmp_path / "odd").mkdir()
+    path = tmp_path / "odd" / os.fsdecode(b"caf\xe9.png")
+    try:
+        Image.fromarray(tile(1)).save(path)
+    except OSError:
+        pytest.skip("this file system takes names in UTF-8 only")
+    with pytest.raises(InputError, match=r"caf\\udce9.png' is not in UTF-8; rename it"):
+        ImageFolderDataModule(str(tmp_path), image_size=8).setup("fit")

@@ -6,13 +6,16 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
+import lightning as L
 import pytest
 import torch
 
 import lightning_modules
 from artifacts.errors import InputError
-from artifacts.tensors import CANDIDATES, read_tensors, write_tensors
+from artifacts.tensors import CANDIDATES, read_tensors, write_safetensors, write_tensors
+from lightning_modules import MembershipInference, RepresentativeSelection, TrueEmbeddings
 from lightning_modules.candidate_search import CandidateSearch
 from lightning_modules.sharding import IndependentRanks, gather, parse_part
 from tests.conftest import REPOSITORY, SMALL_ATTACK, SMALL_PROBE, quiet, run_cli
@@ -97,6 +100,25 @@ def test_two_processes_refuse_what_they_cannot_share(
         module.setup("fit")
 
 
+@pytest.mark.parametrize(
+    "module",
+    [
+        RepresentativeSelection(),
+        TrueEmbeddings(),
+        MembershipInference("target", shadows=["shadow"], references=["reference"]),
+    ],
+    ids=lambda module: type(module).__name__,
+)
+def test_what_cannot_be_spread_is_refused(module: L.LightningModule) -> None:
+    class Trainer:
+        datamodule = SimpleNamespace(attacker_loaders=None)
+        world_size = 2
+
+    module._trainer = Trainer()  # type: ignore[assignment]
+    with pytest.raises(InputError, match=r"in one process: set trainer\.devices=1"):
+        module.setup("predict")
+
+
 def test_every_module_trains_data_parallel_or_shares_items() -> None:
     """A search whose candidates plain ddp would average is one that names its own strategy."""
     for name in lightning_modules.__all__:
@@ -169,6 +191,53 @@ def _other_settings(root: Path) -> None:
     write_tensors(path, CANDIDATES, tensors, {**metadata, "config_sha256": "0" * 64})
 
 
+def _says(index: int, **facts: str) -> Callable[[Path], None]:
+    """What one part says of itself is changed, by hand or by a copy from elsewhere."""
+
+    def damage(root: Path) -> None:
+        path = root / f"part_{index}" / NAME
+        tensors, metadata = read_tensors(path, CANDIDATES, as_part=True)
+        write_safetensors(path, tensors, {**metadata, **facts})
+
+    return damage
+
+
+def _without_diverged(root: Path) -> None:
+    path = root / "part_1" / NAME
+    tensors, metadata = read_tensors(path, CANDIDATES, as_part=True)
+    del metadata["diverged_draws"]
+    write_safetensors(path, tensors, metadata)
+
+
+def _same_draws_again(root: Path) -> None:
+    """A job was submitted with the wrong number, and the file renumbered by hand."""
+    shutil.copy(root / "part_0" / NAME, root / "part_1" / NAME)
+    _says(1, part="1/3")(root)
+
+
+Tensors = dict[str, torch.Tensor]
+
+
+def _changed(change: Callable[[Tensors], Tensors]) -> Callable[[Path], None]:
+    def damage(root: Path) -> None:
+        path = root / "part_1" / NAME
+        tensors, metadata = read_tensors(path, CANDIDATES, as_part=True)
+        write_safetensors(path, {**tensors, **change(tensors)}, metadata)
+
+    return damage
+
+
+def _alone(part: str) -> Callable[[Path], None]:
+    """A third of the draws, of which nothing else is left, calls itself another part."""
+
+    def damage(root: Path) -> None:
+        shutil.rmtree(root / "part_1")
+        shutil.rmtree(root / "part_2")
+        _says(0, part=part)(root)
+
+    return damage
+
+
 def _truncated(root: Path) -> None:
     path = root / "part_1" / NAME
     path.write_bytes(path.read_bytes()[:-8])
@@ -180,6 +249,17 @@ def _truncated(root: Path) -> None:
         (_without, "1 of 3 parts are missing: run the job again for part 1/3"),
         (_twice, "is part 1/3, which is there already"),
         (_other_settings, "is no part of the same run"),
+        (_without_diverged, "does not say which draws it is of"),
+        (_says(1, diverged_draws="[one]"), "does not say which draws it is of"),
+        (_says(1, num_draws="9" * 5000), "does not say which draws it is of"),
+        (_says(1, part="7/2"), "does not say which part it is"),
+        (_says(1, part="0/0"), "does not say which part it is"),
+        (_alone("0/9999999999"), "9999999998 of 9999999999 parts are missing"),
+        (_same_draws_again, "is part 1/3 of 3 draws from 0 on: its draws"),
+        (_alone("0/1"), "must be these 3, each once"),
+        (_changed(lambda t: {"candidates": t["candidates"][..., 1:]}), "'candidates' differs in"),
+        (_changed(lambda t: {"candidates": t["candidates"].double()}), "'candidates' differs in"),
+        (_changed(lambda t: {"labels": -t["labels"]}), "'labels' differs in"),
         (_truncated, "part_1/candidates.safetensors is not a readable safetensors file"),
         (shutil.rmtree, "no files match"),
     ],

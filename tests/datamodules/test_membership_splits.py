@@ -129,6 +129,17 @@ def test_splits_are_written_and_read(tmp_path: Path) -> None:
         (lambda c: c.update(kind="split"), "does not hold membership splits"),
         (lambda c: c.update(schema_version="0"), "schema version 0"),
         (lambda c: c.update(parts={}), "has no parts"),
+        (
+            lambda c: c["parts"]["target_test"].update(identifiers=[], labels=[]),
+            "'target_test' has no images",
+        ),
+        *(
+            (
+                lambda c, label=label: c["parts"]["pool"]["labels"].__setitem__(0, label),
+                "'pool' needs 'dataset'",
+            )
+            for label in (-2, 2**63, True)
+        ),
     ],
 )
 def test_edited_splits_are_refused(change: Any, message: str, tmp_path: Path) -> None:  # noqa: ANN401
@@ -194,6 +205,14 @@ def test_missing_members_matter_to_who_needs_them_only(tmp_path: Path) -> None:
         left.setup("test")
 
 
+def test_a_share_of_one_member_is_that_member(tmp_path: Path) -> None:
+    members = folder(tmp_path / "members", range(1))
+    others = folder(tmp_path / "others", range(100, 130))
+    data = MembershipSplits(others, sizes=PartSizes(target_train=0.999999), members=members)
+    data.setup()
+    assert data.parts["target_train"].identifiers == ["any/0.png"]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -211,10 +230,14 @@ def test_what_cannot_be_drawn_is_refused(options: dict[str, Any], message: str) 
 def test_stages_write_their_splits(tmp_path: Path) -> None:
     class Trainer:
         is_global_zero, fast_dev_run, default_root_dir = True, False, str(tmp_path)
+        global_rank, world_size = 0, 1
 
-    data = digits()
+    data = digits(in_memory="never")
     data.trainer = Trainer()  # type: ignore[assignment]
     data.setup()
+    # The module may still refuse the parts.
+    assert not list(tmp_path.iterdir())
+    data.test_dataloader()
     assert read_membership_splits(tmp_path / "membership_splits.json") == data.parts
 
 

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,9 +13,11 @@ from torch.nn import functional as F
 from artifacts.errors import InputError
 from artifacts.tensors import INVERSIONS, REPRESENTATIVES, read_tensors, write_tensors
 from attacks.image_search import SearchSettings
+from datamodules import RepresentativesDataModule
 from lightning_modules import DIPInversion
 from models.probe import Probe
 from tests.conftest import REPOSITORY, quiet, run_cli
+from tests.test_spread import TWO, run_processes
 
 SIZE = 8
 DIMENSION = 3 * SIZE * SIZE
@@ -213,8 +216,6 @@ def test_a_finished_run_is_not_done_again_and_not_mixed(
 def test_the_attack_is_the_same_without_callbacks(folder: Path, whole: Path) -> None:
     import lightning as L
 
-    from datamodules import RepresentativesDataModule
-
     module = DIPInversion(
         "identity",
         f"{folder}/probe.safetensors",
@@ -272,3 +273,21 @@ def test_mistakes_are_one_line(
     assert message in error
     assert len([line for line in error.splitlines() if line.startswith("error:")]) == 1
     assert not (tmp_path / "images").exists()
+
+
+@pytest.mark.slow
+def test_two_processes_give_the_images_of_one(folder: Path, whole: Path, tmp_path: Path) -> None:
+    """Five images, shared 3 and 2, in batches of two: none is there twice or missing."""
+    done = run_processes(*words(folder, tmp_path, *TWO, "--data.batch_size=2"))
+    assert done.returncode == 0, done.stderr
+    torch.testing.assert_close(images_of(tmp_path), images_of(whole), rtol=1e-4, atol=1e-5)
+    ours, alone = (json.loads((root / "inversions.json").read_text()) for root in (tmp_path, whole))
+    assert [row["index"] for row in ours] == [row["index"] for row in alone]
+    assert [row["label"] for row in ours] == [row["label"] for row in alone]
+
+
+def test_more_processes_than_images_are_refused(folder: Path) -> None:
+    data = RepresentativesDataModule(f"{folder}/representatives.safetensors", first=1, stride=2)
+    data.trainer = SimpleNamespace(world_size=3)  # type: ignore[assignment]
+    with pytest.raises(InputError, match="2 representatives cannot be shared by 3 processes"):
+        data.setup("predict")

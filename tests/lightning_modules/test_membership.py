@@ -343,6 +343,28 @@ def test_what_cannot_be_attacked_is_said_in_one_line(
     assert printed.count("\n") == 1
 
 
+def test_a_refused_attack_leaves_what_the_last_one_was_made_with(
+    chain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "attack"
+    shutil.copytree(chain / "attack", root)
+    names = ("membership_splits.json", "config_test.yaml", "metrics.json")
+    before = [(root / name).read_bytes() for name in names]
+    code = run_cli(
+        "test",
+        f"--config={chain / 'data.yaml'}",
+        "--model=MembershipInference",
+        f"--model.target={chain / 'target_decoder' / LAST}",
+        f"--model.shadows=[{chain / 'shadow' / LAST}]",
+        f"--model.references=[{chain / 'shadow_decoder' / LAST}]",
+        "--data.seed=1",
+        *quiet(root),
+    )
+    assert code == 1
+    assert "of another split" in capsys.readouterr().err
+    assert [(root / name).read_bytes() for name in names] == before
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
