@@ -31,7 +31,7 @@ def list_images(
         Images in sorted order; every class's name, in sorted order.
 
     Raises:
-        InputError: A folder is missing or cannot be listed, or a name is no text.
+        InputError: A folder is missing or cannot be listed.
     """
     from torchvision.datasets.folder import make_dataset
 
@@ -64,11 +64,6 @@ def list_images(
     for file, _, _ in found:
         if not file.is_file():
             raise InputError(f"{file} is no regular file; remove it")
-        try:
-            str(file.relative_to(root)).encode()
-        except UnicodeEncodeError as error:
-            # No table, page or artifact could hold it.
-            raise InputError(f"the name of {str(file)!a} is not in UTF-8; rename it") from error
     # Such as macOS's ._IMG_0001.jpg, which is no image.
     found = [item for item in found if not item[0].name.startswith(".")]
     held_out = torch.tensor([item[2] for item in found], dtype=torch.bool)

@@ -112,5 +112,5 @@ def test_a_name_that_is_no_text_is_refused_when_listed(tmp_path: Path) -> None:
         Image.fromarray(tile(1)).save(path)
     except OSError:
         pytest.skip("this file system takes names in UTF-8 only")
-    with pytest.raises(InputError, match=r"caf\\udce9.png' is not in UTF-8; rename it"):
+    with pytest.raises(InputError, match=r"caf\\udce9.png' is not UTF-8; rename it"):
         ImageFolderDataModule(str(tmp_path), image_size=8).setup("fit")
