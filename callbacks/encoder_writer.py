@@ -15,8 +15,8 @@ class EncoderWriter(L.Callback):
     timm loads the file, and so does everything here that takes a masked autoencoder.
     """
 
-    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Writes the file."""
+    def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Writes the file, also where a run was stopped between its last epoch and this."""
         assert isinstance(pl_module, MAEPretraining)
         if writes_results(trainer):
             model, record = pl_module.autoencoder, pl_module.training_record

@@ -15,7 +15,7 @@ WRITERS: dict[str, tuple[type, type | None, tuple[str, ...]]] = {
     "AttackabilityWriter": (modules.ProbeMLP, None, ("on_test_end",)),
     "CandidateWriter": (modules.KKTReconstruction, None, ("on_fit_end",)),
     "ClusterCurveWriter": (modules.ClusterCountEvaluation, None, ("on_test_end",)),
-    "EncoderWriter": (modules.MAEPretraining, None, ("on_train_end",)),
+    "EncoderWriter": (modules.MAEPretraining, None, ("on_fit_end",)),
     "InversionEvaluationWriter": (modules.InversionEvaluation, None, ("on_test_end",)),
     "InversionWriter": (
         modules.UnCLIPInversion,

@@ -321,6 +321,17 @@ def test_mistakes_are_one_line(
     assert error.strip().splitlines()[-1].startswith("error: ")
 
 
+def test_a_run_stopped_before_its_encoder_is_written_writes_it_when_continued(
+    tmp_path: Path,
+) -> None:
+    words = ["fit", CONFIG, *quiet(tmp_path), *SMALL, "--trainer.max_epochs=2"]
+    assert run_cli(*words) == 0
+    written = (tmp_path / "encoder.safetensors").read_bytes()
+    (tmp_path / "encoder.safetensors").unlink()
+    assert run_cli(*words) == 0
+    assert (tmp_path / "encoder.safetensors").read_bytes() == written
+
+
 def test_artifacts_of_a_training(tmp_path: Path) -> None:
     words = ["fit", CONFIG, *quiet(tmp_path), *SMALL, "--trainer.max_epochs=2"]
     assert run_cli(*words, "--trainer.check_val_every_n_epoch=1") == 0
