@@ -87,8 +87,11 @@ def exclusive(path: str | Path, waiting: Callable[[], None]) -> Iterator[None]:
     Args:
         path: A file that stands for it; made if it is not there.
         waiting: Called once if somebody else is inside.
+
+    Raises:
+        InputError: The file's folder cannot be written.
     """
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    require_writable_directory(Path(path).parent)
     with Path(path).open("ab") as file:
         told = False
         while not _locked(file):
