@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from artifacts.tensors import INVERSIONS, REPRESENTATIVES, read_tensors, write_tensors
 from tests.conftest import REPOSITORY, SMALL_ATTACK, SMALL_PROBE, quiet, run_cli
 from tests.slurm.cluster import Cluster, running_cluster, why_not
 
@@ -130,6 +131,35 @@ def test_an_array_and_a_merge_equal_one_job(
     assert (tmp_path / "sweep" / name).read_bytes() == (tmp_path / "one" / name).read_bytes()
 
 
+def test_an_array_inverts_what_one_job_does(cluster: Cluster, tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    tensors = {
+        "representatives": torch.rand(5, 192, generator=generator),
+        "score": torch.arange(5, 0, -1).float(),
+        "label": torch.tensor([1, -1, 1, -1, 1]),
+    }
+    write_tensors(tmp_path / "representatives.safetensors", REPRESENTATIVES, tensors, {})
+    words = [
+        "--config=configs/photos/invert.yaml",
+        *("--model.backbone=identity", "--model.weights=null", "--model.image_size=8"),
+        *("--model.probe=null", "--model.noise_channels=4", "--model.search.iterations=20"),
+        *("--model.search.judge_every=10", "--model.search.jitter=0"),
+        f"--data.representatives={tmp_path}/representatives.safetensors",
+    ]
+    array = ("--array=0-2",)
+    job = cluster.submit("inversions.sbatch", 3, *words, *quiet(tmp_path / "array"), options=array)
+    assert cluster.wait(job) == {"COMPLETED"}, cluster.logs()
+    assert run_cli("predict", *words, *quiet(tmp_path / "one")) == 0
+    found, expected = (
+        read_tensors(tmp_path / run / "inversions.safetensors", INVERSIONS)[0]["images"]
+        for run in ("array", "one")
+    )
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
 def test_every_batch_file_is_run_or_parsed() -> None:
-    tested = {"stage.sbatch", "sweep.sbatch", "merge.sbatch", "pipeline.sbatch"}
+    tested = {
+        *("stage.sbatch", "sweep.sbatch", "merge.sbatch", "pipeline.sbatch"),
+        "inversions.sbatch",
+    }
     assert {path.name for path in (REPOSITORY / "scripts/slurm").glob("*.sbatch")} == tested
