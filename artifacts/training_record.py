@@ -21,7 +21,7 @@ class TrainingRecord:
         kind: ``"autoencoder"`` was trained whole; of a ``"decoder"`` the encoder stayed as it was.
         mask_ratio: Share of patches that were removed.
         part: Part of a membership split that it was trained on; empty if on none.
-        images: :func:`digest_of_images` of what it was trained on.
+        images: :func:`digest_of_images` of that part.
         encoder: Of a decoder: the record of the frozen encoder; None if its file has none.
     """
 

@@ -198,6 +198,8 @@ class MembershipSplits(PretrainingDataModule):
     def training_digests(self) -> dict[str, str]:
         """Digest of the training images of each part that the split claims to be trained on.
 
+        Reads every one of these images.
+
         The target's are not among them if they lie in ``members``: then it is the question whether
         it was trained on those; nor is a part with images that are gone.
         """

@@ -145,9 +145,10 @@ class MembershipInference(L.LightningModule):
             )
         if self.models:
             return
+        digests = data.training_digests
         for name, path in self.paths.items():
             loaded = load_autoencoder(path)
-            require_role(name, path, loaded, data.training_digests)
+            require_role(name, path, loaded, digests)
             self.training_records[name] = loaded.training
             self.models[name] = loaded.model.eval().requires_grad_(False)
             first = self.autoencoder("target")

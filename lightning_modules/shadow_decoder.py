@@ -139,8 +139,9 @@ class ShadowDecoder(MAEPretraining):
                 "data.part is 'target': the decoder would be trained on the members that the "
                 "attack is to find; set data.part to 'pool' or 'shadow_1'"
             )
+        digests = getattr(data, "training_digests", {})
         for path, record in self._records.items():
-            require_same_split(path, record, getattr(data, "training_digests", {}))
+            require_same_split(path, record, digests)
 
     def record_of_training(self) -> TrainingRecord:
         """What checkpoints say about this training, and about the encoder's."""

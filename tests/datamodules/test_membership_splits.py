@@ -11,7 +11,13 @@ from PIL import Image
 
 from artifacts.errors import InputError
 from artifacts.membership_splits import read_membership_splits, write_membership_splits
-from datamodules import DigitImagesDataModule, ImageFolderDataModule, MembershipSplits
+from datamodules import (
+    DigitImagesDataModule,
+    ImageFolderDataModule,
+    MembershipSplits,
+    PretrainingDataModule,
+)
+from datamodules.image_sets import ImageSet
 from datamodules.membership_parts import PartSizes
 
 SIZES = PartSizes(20, 21, 22, 23, 24, 25, 26)
@@ -253,3 +259,15 @@ def test_digests_tell_images_of_equal_names_apart(tmp_path: Path) -> None:
         found.append(data.training_digests)
     assert found[0] == found[1]
     assert all(found[0][part] != found[2][part] for part in ("target", "shadow_1"))
+
+
+def test_images_are_hashed_for_a_split_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large set of images takes minutes to read: nothing compares the digest without a split."""
+
+    def unasked(*_: object, **__: object) -> list[bytes]:
+        raise AssertionError
+
+    data = PretrainingDataModule(DigitImagesDataModule())
+    data.setup("fit")
+    monkeypatch.setattr(ImageSet, "digests", unasked)
+    assert data.trained_on == ("", "")
