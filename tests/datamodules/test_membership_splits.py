@@ -267,7 +267,7 @@ def test_images_are_hashed_for_a_split_only(monkeypatch: pytest.MonkeyPatch) -> 
     def unasked(*_: object, **__: object) -> list[bytes]:
         raise AssertionError
 
-    data = PretrainingDataModule(DigitImagesDataModule())
+    data = PretrainingDataModule(DigitImagesDataModule(num_train=20, num_test=20))
     data.setup("fit")
     monkeypatch.setattr(ImageSet, "digests", unasked)
     assert data.trained_on == ("", "")
