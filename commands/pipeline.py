@@ -7,9 +7,12 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
+
+from lightning.pytorch.utilities import rank_zero_only
 
 from artifacts.errors import InputError
 from artifacts.files import exclusive, read_json, require_file, sha256_of_file, write_json
@@ -99,7 +102,10 @@ def pipeline(
         if not Path(run).is_dir():
             # A mistake in the first stage leaves no directory behind.
             _state(Path(run), Path(run) / name, stage)
-        with exclusive(Path(run) / ".locks" / name, wait):
+        # Under srun every task runs the pipeline: those after the first work with it at the stage.
+        alone = exclusive(Path(run) / ".locks" / name, wait)
+        first = rank_zero_only.rank == 0  # type: ignore[attr-defined]
+        with alone if first else nullcontext():
             _run_stage(Path(run), name, stage, title, dispatch)
     _say(f"all {len(stages)} stages are complete; results are in {run}")
 

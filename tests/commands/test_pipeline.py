@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from lightning.pytorch.utilities import rank_zero_only
 from sklearn.metrics.pairwise import cosine_similarity
 
 from artifacts.errors import InputError
+from artifacts.files import exclusive
 from artifacts.tensors import CANDIDATES, EVALUATION, REPRESENTATIVES, read_tensors
 from commands.pipeline import Stage, pipeline
 from datamodules import DigitsDataModule
@@ -374,3 +376,13 @@ def test_one_process_at_a_time_works_at_a_stage(
     # The second finds it complete.
     assert begun == [1]
     assert "complete, skipped" in shown + capsys.readouterr().out
+
+
+def test_further_tasks_of_srun_do_not_wait_for_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rank_zero_only, "rank", 1)
+    seen: list[list[str]] = []
+    with exclusive(tmp_path / ".locks" / "first", lambda: None):
+        pipeline(str(tmp_path), {"first": Stage("report")}, dispatch=seen.append)
+    assert len(seen) == 1
