@@ -5,14 +5,16 @@ Everything about an image is a function of its own seed and target, whatever els
 """
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attacks.views import random_views, total_variation
+from models.deep_image_prior import Priors
 
 # Images (N, 3, S, S) and which of the searched images each shows (N,), to loss and similarity (N,).
 Objective = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -119,6 +121,9 @@ def image_seeds(seed: int, indices: Sequence[int]) -> list[int]:
 class ImageSearch:
     """Searches B images at once, each through its own generator, and keeps the best of each.
 
+    On a CPU images are shared out among threads, from their noise to their gradient: convolutions
+    of one image scale badly over the threads of a processor.
+
     Args:
         priors: Maps noise (A, c, S, S) and the numbers of A of the images to these images
             (A, 3, S, S); its parameters are searched.
@@ -139,7 +144,7 @@ class ImageSearch:
 
     def __init__(
         self,
-        priors: nn.Module,
+        priors: Priors,
         objective: Objective,
         seeds: Sequence[int],
         noise_shape: tuple[int, int, int],
@@ -168,6 +173,8 @@ class ImageSearch:
         self.improved_at = torch.zeros(len(seeds), dtype=torch.int64, device=self.device)
         self.stopped_at = torch.zeros_like(self.improved_at)
         self.history: list[Tensor] = []
+        self._workers = min(torch.get_num_threads(), len(seeds))
+        self._pool: ThreadPoolExecutor | None = None
 
     def _noise(self, members: Sequence[int]) -> Tensor:
         draws = [
@@ -196,7 +203,21 @@ class ImageSearch:
         Raises:
             ValueError: An image left the finite numbers.
         """
-        settings, members = self.settings, self.members
+        settings = self.settings
+        self.optimizer.zero_grad()
+        images, similarity = self._shared_out(self._descend)
+        self.optimizer.step()
+        self.iteration += 1
+        if settings.averaging > 0:
+            average = self.average[self.members]
+            self.average[self.members] = average.lerp_(images.to(average), 1 - settings.averaging)
+        if self.iteration % settings.judge_every == 0 or self.iteration == settings.iterations:
+            self.judge()
+        return similarity.view(-1, settings.views).mean(1)
+
+    def _descend(self, members: list[int]) -> tuple[Tensor, Tensor]:
+        """Gradients of some images; returns the images, and the similarity of each view."""
+        settings = self.settings
         noise = self.fixed[members]
         std = settings.noise.std(self.iteration, settings.iterations)
         if std > 0:
@@ -215,18 +236,29 @@ class ImageSearch:
         total = loss.sum() / settings.views
         if settings.total_variation > 0:
             total = total + settings.total_variation * total_variation(images).sum()
-        self.optimizer.zero_grad()
         total.backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step()
-        self.iteration += 1
-        if settings.averaging > 0:
-            average = self.average[members]
-            self.average[members] = average.lerp_(
-                images.detach().to(average), 1 - settings.averaging
+        return images.detach(), similarity.detach()
+
+    def _shared_out(
+        self, work: Callable[[list[int]], tuple[Tensor, Tensor]]
+    ) -> tuple[Tensor, Tensor]:
+        """What ``work`` gives for the images that are not finished, in their order.
+
+        On a CPU by as many threads as there are, each with its share of them.
+        """
+        members = self.members
+        # Autocasting is a state of the thread that asked for it.
+        whole = self.device.type != "cpu" or torch.is_autocast_enabled("cpu")
+        if whole or not self.priors.separate or min(len(members), self._workers) < 2:
+            return work(members)
+        if self._pool is None:
+            cores = torch.get_num_threads() // self._workers
+            self._pool = ThreadPoolExecutor(
+                self._workers, initializer=torch.set_num_threads, initargs=(cores,)
             )
-        if self.iteration % settings.judge_every == 0 or self.iteration == settings.iterations:
-            self.judge()
-        return similarity.detach().view(-1, settings.views).mean(1)
+        shares = [share.tolist() for share in np.array_split(members, self._workers) if len(share)]
+        first, second = zip(*self._pool.map(work, shares), strict=True)
+        return torch.cat(first), torch.cat(second)
 
     @torch.no_grad()
     def judge(self) -> None:
@@ -237,18 +269,11 @@ class ImageSearch:
         """
         settings, members = self.settings, self.members
         index = torch.tensor(members, device=self.device)
-        shown = [self.priors(self.fixed[members], members)]
-        if settings.averaging > 0:
-            # The average starts at zero: divide by the weight it has gathered.
-            shown.append(self.average[members] / (1 - settings.averaging**self.iteration))
-        scores = torch.stack([self.objective(images, index)[1] for images in shown])
-        similarity, choice = scores.to(self.best).max(dim=0)
+        now, similarity = self._shared_out(self._look)
         if not bool(torch.isfinite(similarity).all()):
             raise ValueError(
                 f"the search diverged by iteration {self.iteration}; lower the learning rate"
             )
-        now = torch.stack([images.to(self.images) for images in shown])
-        now = now[choice, torch.arange(len(members), device=self.device)]
         better = similarity > self.best[index]
         take = better if settings.keep == "best" else torch.ones_like(better)
         self.images[index[take]] = now[take]
@@ -265,6 +290,20 @@ class ImageSearch:
             stop |= self.iteration - self.improved_at[index] >= settings.patience
         self.stopped_at[index[stop]] = self.iteration
         self.members = [int(member) for member in index[~stop]]
+
+    @torch.no_grad()
+    def _look(self, members: list[int]) -> tuple[Tensor, Tensor]:
+        """The better of output and average of some images, and its similarity."""
+        index = torch.tensor(members, device=self.device)
+        shown = [self.priors(self.fixed[members], members)]
+        averaging = self.settings.averaging
+        if averaging > 0:
+            # The average starts at zero: divide by the weight it has gathered.
+            shown.append(self.average[members] / (1 - averaging**self.iteration))
+        scores = torch.stack([self.objective(images, index)[1] for images in shown])
+        similarity, choice = scores.to(self.best).max(dim=0)
+        images = torch.stack([images.to(self.images) for images in shown])
+        return images[choice, torch.arange(len(members), device=self.device)], similarity
 
     def state_dict(self) -> dict[str, Any]:
         """All that continuing needs."""

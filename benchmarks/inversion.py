@@ -104,7 +104,7 @@ def main() -> None:
     batched, looped = (statistics.median(column) for column in zip(*rows[1:], strict=True))
     made = options.batch * options.iterations
     rate = matmul_rate(device, torch.bfloat16 if half else torch.float32)
-    form = "grouped convolutions" if options.grouped else "looped generators, one backbone batch"
+    form = "grouped convolutions" if options.grouped else "images shared out among threads"
     print(
         f"{options.backbone}, {options.size} px, batch {options.batch} ({form}), "
         f"{options.precision}, {torch.get_num_threads()} threads, medians of {options.rounds}"

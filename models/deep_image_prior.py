@@ -6,13 +6,10 @@ Image Prior's (Ulyanov et al., 2018).
 """
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-
-from models.concurrently import run_each, thread_pool
 
 CHANNELS = (16, 32, 64, 128, 128, 128)
 KERNELS = (7, 7, 5, 5, 3, 3)
@@ -129,17 +126,17 @@ class DeepImagePrior(nn.Module):
 
 
 class SeparatePriors(nn.Module):
-    """Priors of B images, each run by itself; on a CPU, one thread each.
+    """Priors of B images, each run by itself.
 
     Args:
         priors: Each with one group.
     """
 
+    separate = True
+
     def __init__(self, priors: Sequence[DeepImagePrior]) -> None:
         super().__init__()
         self.priors = nn.ModuleList(priors)
-        self.threads = min(torch.get_num_threads(), len(priors))
-        self._pool: ThreadPoolExecutor | None = None
         # A fifth faster on a CPU, and what tensor cores want.
         self.to(memory_format=torch.channels_last)
 
@@ -152,11 +149,7 @@ class SeparatePriors(nn.Module):
         """
         inputs = torch.split(noise.contiguous(memory_format=torch.channels_last), 1)
         priors = [self.priors[member] for member in members]
-        # Autocasting is a state of the thread that asked for it.
-        if noise.device.type != "cpu" or self.threads < 2 or torch.is_autocast_enabled("cpu"):
-            return torch.cat([prior(own) for prior, own in zip(priors, inputs, strict=True)])
-        self._pool = self._pool or thread_pool(self.threads)
-        return run_each(priors, inputs, self._pool)
+        return torch.cat([prior(own) for prior, own in zip(priors, inputs, strict=True)])
 
 
 class GroupedPriors(nn.Module):
@@ -166,6 +159,8 @@ class GroupedPriors(nn.Module):
         priors: Each with one group; their weights are copied.
         together: A prior with B groups.
     """
+
+    separate = False
 
     def __init__(self, priors: Sequence[DeepImagePrior], together: DeepImagePrior) -> None:
         super().__init__()

@@ -1,6 +1,7 @@
 """The search: each image as if it were alone, to the bit as if it had not been stopped."""
 
 import copy
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -13,7 +14,7 @@ from attacks.views import random_views, total_variation
 from models.deep_image_prior import DeepImagePrior, build_priors
 
 SIZE, CHANNELS = 12, 4
-TARGETS = torch.randn(3, 10, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+TARGETS = torch.randn(4, 10, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 ENCODER = nn.Linear(3 * SIZE * SIZE, 10).double().requires_grad_(False)
 SETTINGS = SearchSettings(
     iterations=12,
@@ -57,6 +58,35 @@ def test_many_at_once_are_what_each_is_alone(grouped: bool) -> None:
             together.similarity[index], alone.similarity[0], rtol=0, atol=1e-8
         )
     assert not torch.allclose(together.images[0], together.images[1], atol=0.01)
+
+
+@pytest.fixture
+def threads() -> Iterator[int]:
+    """Three threads, whatever the machine has."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield 3
+    torch.set_num_threads(before)
+
+
+def test_threads_share_images_and_change_nothing(threads: int) -> None:
+    settings = replace(SETTINGS, patience=8)
+    shared = run(search([0, 1, 2, 3], settings))
+    assert torch.get_num_threads() == threads
+    torch.set_num_threads(1)
+    looped = run(search([0, 1, 2, 3], settings))
+    torch.testing.assert_close(shared.images, looped.images, rtol=0, atol=1e-8)
+    torch.testing.assert_close(
+        torch.stack(shared.history), torch.stack(looped.history), rtol=0, atol=1e-8, equal_nan=True
+    )
+    assert torch.equal(shared.stopped_at, looped.stopped_at)
+
+
+def test_what_a_thread_raises_is_raised(threads: int) -> None:
+    found = search([0, 1, 2])
+    found.noise_shape = (CHANNELS + 1, SIZE, SIZE)
+    with pytest.raises(RuntimeError, match="must match the size"):
+        found.advance()
 
 
 def test_a_plain_loop_gives_the_same() -> None:
