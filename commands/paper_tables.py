@@ -9,9 +9,13 @@ from artifacts.membership_metrics import read_membership_metrics
 from commands.stages import finished_files
 from reporting.page import Section, Table
 from reporting.paper_results import TABLES, PaperTable
+from reporting.sweep import estimate
 
 _MISSING = "-"
-_NOTE = "Each cell: this run, then the paper's in brackets; - where there is none."
+_NOTE = (
+    "Each cell: here, then the paper's in brackets; - where there is none. Over several seeds a "
+    "mean ± half of its 95% interval (Student's t)."
+)
 
 
 def paper_table_section(name: str, run: str) -> Section:
@@ -29,7 +33,7 @@ def paper_table_section(name: str, run: str) -> Section:
     layout = TABLES[name]
     found = _found(layout, Path(run))
     if not found:
-        pattern = layout.stage.format(row="*", column="*")
+        pattern = layout.stage.format(row="*", column="*") + "_seed*"
         raise InputError(f"{run} has no {pattern}/metrics.json: no stage of {name} is finished")
     table = _table(layout, found)
     return Section(
@@ -40,7 +44,7 @@ def paper_table_section(name: str, run: str) -> Section:
         tables=[table],
         caveats=(
             "Numbers beside each other are comparable only at the paper's sizes and data.",
-            "One run a cell: differences of a few hundredths are within what another seed gives.",
+            "A cell without an interval is one run: another seed changes it by some hundredths.",
         ),
         lines=table_lines(table),
     )
@@ -57,16 +61,16 @@ def table_lines(table: Table) -> list[str]:
     return [table.title, *aligned, table.note]
 
 
-def _found(layout: PaperTable, run: Path) -> dict[tuple[str, str], float]:
-    """Numbers of finished stages by (row key, column key)."""
+def _found(layout: PaperTable, run: Path) -> dict[tuple[str, str], list[float]]:
+    """Numbers of finished stages, one a seed, by (row key, column key)."""
     pattern = re.escape(layout.stage)
     known = {"row": layout.rows, "column": layout.columns}
     for part, keys in known.items():
         options = "|".join(map(re.escape, sorted(keys, key=len, reverse=True)))
         pattern = pattern.replace(rf"\{{{part}\}}", f"(?P<{part}>{options}|.+?)")
-    found = {}
+    found: dict[tuple[str, str], list[float]] = {}
     for path in finished_files(run, "*/metrics.json"):
-        match = re.fullmatch(pattern, path.parent.name)
+        match = re.fullmatch(rf"{pattern}_seed\d+", path.parent.name)
         if match is None:
             continue
         keys = match.groupdict()
@@ -75,18 +79,18 @@ def _found(layout: PaperTable, run: Path) -> dict[tuple[str, str], float]:
         for column in chosen:
             values = attacks.get(column if layout.column == "attack" else "paper")
             if values is not None:
-                found[keys["row"], column] = float(values[layout.metric])
+                found.setdefault((keys["row"], column), []).append(float(values[layout.metric]))
     return found
 
 
-def _table(layout: PaperTable, found: Mapping[tuple[str, str], float]) -> Table:
+def _table(layout: PaperTable, found: Mapping[tuple[str, str], list[float]]) -> Table:
     rows = {**layout.rows, **{row: row for row, _ in found if row not in layout.rows}}
     columns = {**layout.columns, **{c: c for _, c in found if c not in layout.columns}}
 
     def cell(row: str, column: str) -> str:
-        ours, theirs = found.get((row, column)), layout.values.get((row, column))
-        texts = [_MISSING if number is None else f"{number:.4f}" for number in (ours, theirs)]
-        return f"{texts[0]} ({texts[1]})"
+        values, theirs = found.get((row, column), []), layout.values.get((row, column))
+        ours = _over_seeds(values) if values else _MISSING
+        return f"{ours} ({_MISSING if theirs is None else f'{theirs:.4f}'})"
 
     note = _NOTE if layout.values else f"{_NOTE} The paper shows this one as a figure only."
     return Table(
@@ -95,3 +99,8 @@ def _table(layout: PaperTable, found: Mapping[tuple[str, str], float]) -> Table:
         [[heading, *(cell(row, column) for column in columns)] for row, heading in rows.items()],
         note,
     )
+
+
+def _over_seeds(values: list[float]) -> str:
+    mean = estimate(values)
+    return f"{mean.mean:.4f}" if mean.count == 1 else f"{mean.mean:.4f} ± {mean.half_width:.4f}"

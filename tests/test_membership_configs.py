@@ -124,10 +124,12 @@ def test_an_experiment_runs_at_the_small_scale(tmp_path: Path) -> None:
         if stage["command"] == "fit":
             stage["options"]["model.warmup_epochs"] = 0.5
     path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
-    words = [f"--config={path}", f"--config={CONFIGS}/scale/small.yaml"]
+    words = [f"--config={path}", f"--config={CONFIGS}/scale/small.yaml", "--scale.grid.seed=[3]"]
     assert run_cli("pipeline", *words) == 0
     small = tmp_path / "run_small"
-    config = yaml.safe_load((small / "target_digits_0.75/config.yaml").read_text(encoding="utf-8"))
+    config = yaml.safe_load(
+        (small / "target_digits_0.75_seed3/config.yaml").read_text(encoding="utf-8")
+    )
     assert config["model"]["init_args"]["size"] == "tiny"
     assert (small / "table3/report.html").is_file()
 
