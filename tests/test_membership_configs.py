@@ -15,7 +15,7 @@ from sklearn.datasets import load_digits
 from commands.pipeline import Stage, expand_grid
 from reporting.paper_results import TABLES
 from tests.conftest import REPOSITORY, quiet, run_cli
-from tests.datamodules.layouts import cifar
+from tests.datamodules.layouts import cifar, cinic10, mnist, tiny_imagenet
 from tests.membership_configs import EXPERIMENTS
 
 CONFIGS = REPOSITORY / "configs"
@@ -161,25 +161,42 @@ def test_an_experiment_runs_at_the_small_scale(tmp_path: Path) -> None:
     assert (small / "table3/report.html").is_file()
 
 
-def test_the_papers_datasets_are_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cifar(tmp_path / "data", "CIFAR10", monkeypatch)
-    names = ("pretraining", "encoder_i", "splits_cifar10")
-    small = {**REDUCTIONS["autoencoder"], "trainer.max_epochs": 1}
+@pytest.mark.parametrize(
+    ("name", "shadow"),
+    [
+        ("cifar10", None),
+        ("cifar10", "tiny_imagenet"),
+        ("cifar100", "tiny_imagenet"),
+        ("tiny_imagenet", "cifar10"),
+        ("tiny_imagenet", "cifar100"),
+        ("fashion_mnist", "digits"),
+        ("digits", "fashion_mnist"),
+    ],
+)
+def test_datasets_are_split(
+    name: str, shadow: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the experiments compose them, from where the files say that the data are."""
+    for own, kind in (("cifar10", "CIFAR10"), ("cifar100", "CIFAR100")):
+        if own in (name, shadow):
+            cifar(tmp_path / "data" / own, kind, monkeypatch)
+    cinic10(tmp_path / "data/cinic10")
+    tiny_imagenet(tmp_path / "data/tiny_imagenet")
+    mnist(tmp_path / "data/fashion_mnist", zipped=True)
+    names = ["pretraining", "encoder_i", f"splits_{name}"]
+    names += [] if shadow is None else [f"shadow_{shadow}"]
+    small = {**REDUCTIONS["autoencoder"], "trainer.max_epochs": 1, "data.batch_size": 2}
     small |= {f"data.sizes.{n}": 2 for n in ("target_train", "target_test", "shadow_train")}
-    small |= {"data.sizes.shadow_test": 2, "data.sizes.downstream": 0, "data.batch_size": 2}
-    words = [f"--{name}={value}" for name, value in small.items()]
-    assert (
-        run_cli(
-            "fit",
-            *(f"--config={CONFIGS / 'mim_membership' / name}.yaml" for name in names),
-            f"--data.source.root={tmp_path / 'data'}",
-            "--data.downstream_source=null",
-            *words,
-            *quiet(tmp_path / "run"),
-        )
-        == 0
-    )
-    assert (tmp_path / "run" / "membership_splits.json").is_file()
+    small |= {"data.sizes.shadow_test": 2, "data.sizes.downstream": 4 if shadow is None else 0}
+    for part, of in (("source", name), ("shadow_source", shadow)):
+        if of == "tiny_imagenet":
+            small[f"data.{part}.num_classes"] = 3
+    words = [f"--{option}={value}" for option, value in small.items()]
+    configs = [f"--config={CONFIGS / 'mim_membership' / file}.yaml" for file in names]
+    monkeypatch.chdir(tmp_path)
+    assert run_cli("fit", *configs, *words, "--data.part=shadow_1", *quiet(tmp_path / "run")) == 0
+    splits = json.loads((tmp_path / "run" / "membership_splits.json").read_text())
+    assert len(splits["parts"]["shadow_1_train"]["identifiers"]) == 2
 
 
 def two_folders(root: Path) -> dict[str, list[Any]]:
