@@ -36,10 +36,10 @@ Rivals = Literal["strongest", "all"]
 
 # Draws are worked through in groups whose (group, m, W) intermediates have about this many
 # elements: small problems are batched, which hides the cost of each call; large ones go draw by
-# draw, which keeps the half-dozen intermediates of a group in the processor's cache and takes
-# their memory only once. Measured from m W = 13,000 to 250,000: 2^18 is the fastest or within 8%
-# of it, 2^16 loses up to 30% on small problems and 2^20 up to 25% on mid-sized ones. A GPU needs
-# more work at a time and has no such cache; there the limit only bounds the memory.
+# draw, which keeps the few intermediates of a group in the processor's cache and takes their memory
+# only once. Measured from m W = 13,000 to 250,000: 2^18 is the fastest or within 8% of it, 2^16
+# loses up to 30% on small problems and 2^20 up to 25% on mid-sized ones. A GPU needs more work at a
+# time and has no such cache; there the limit only bounds the memory.
 _GROUP_ELEMENTS_CPU = 1 << 18
 _GROUP_ELEMENTS_GPU = 1 << 24
 
@@ -47,9 +47,9 @@ _GROUP_ELEMENTS_GPU = 1 << 24
 class Scratch:
     """Memory that an attack's loop hands to every iteration instead of asking for it anew.
 
-    The half-dozen intermediates of an iteration are just large enough for the system's allocator
-    to return them each time and fetch them back page by page, a quarter of the time of a mid-sized
-    problem. Buffers are handed out in the order of asking and grow to the largest size seen.
+    The intermediates of an iteration are just large enough for the system's allocator to return
+    them each time and fetch them back page by page, a quarter of the time of a mid-sized problem.
+    Buffers are handed out in the order of asking and grow to the largest size seen.
     """
 
     def __init__(self) -> None:
@@ -367,63 +367,74 @@ def _evaluate_group(
     room = take(len(layers[-1][0]))
     direction = _direction(activations[-1], *layers[-1], labels, rivals, room)
 
-    # Into a single output, u_l and h_l are outer products q_L w and q_L R of a column and a row.
-    # Its column then goes into `gates`, in place of s_l, and the rows broadcast: fewer passes.
-    qs = [direction * multipliers[..., None]]
-    us: list[Tensor] = []
-    gates: list[Tensor] = []
-    for (weight, _), slope in zip(layers[:0:-1], reversed(slopes), strict=True):
-        if not us and len(weight) == 1:
-            us.append(weight)
-            gates.append(torch.mul(slope, qs[-1], out=take(weight.shape[1])))
-        else:
-            us.append(_linear(qs[-1], weight.T, None, take(weight.shape[1])))
-            gates.append(slope)
-        qs.append(torch.mul(us[-1], gates[-1], out=take(weight.shape[1])))
-    for filled_backwards in (qs, us, gates):
-        filled_backwards.reverse()
+    # What is needed only for a moment, q_l, t_l and h_l in turn, shares one array. Where no layer
+    # is wider than the input, the gradient's memory has room for it: it is filled last.
+    last = len(slopes)
+    widest = max((slope.shape[2] for slope in slopes), default=0)
+    memory = grads[0] if grads is not None and widest <= x.shape[2] else take(widest)
 
+    def momentary(width: int) -> Tensor:
+        return memory.as_strided((n_draws, m, width), (m * width, width, 1))
+
+    # From the last layer to the first, so that the first two terms of g_l can take the place of
+    # a_l. Into a single output, u_l is the outer product of the column q_L and a row: only the row
+    # is kept, and the column multiplies s_l instead. This takes no other array than q_l.
+    single_output = len(layers[-1][0]) == 1
+    column = q = direction * multipliers[..., None]
+    us: list[Tensor] = []
     residuals: list[Tensor] = []
-    bias_residuals: list[Tensor | None] = []
+    gs: list[Tensor] = []
     norms: list[Tensor] = []
-    for (weight, bias), q, a in zip(layers, qs, activations, strict=True):
+    for i in reversed(range(len(layers))):
+        (weight, bias), a = layers[i], activations[i]
         room = scratch.take(x, n_draws, *weight.shape)
         residuals.append(torch.baddbmm(weight[None], q.mT, a, alpha=-1, out=room))
         norms.append(torch.linalg.vector_norm(room, dim=(1, 2)))
         r = None if bias is None else bias - q.sum(1)
-        bias_residuals.append(r)
         if r is not None:
             norms.append(torch.linalg.vector_norm(r, dim=1))
+        if grads is not None:
+            g = take(len(weight)) if i == last else activations[i + 1]
+            gs.append(torch.bmm(a, room.mT, out=g))
+            if r is not None:
+                g += r[:, None]
+        if i > 0:
+            width = weight.shape[1]
+            if i == last and single_output:
+                us.append(weight)
+                q = torch.mul(slopes[i - 1], q, out=momentary(width)).mul_(weight)
+            else:
+                us.append(_linear(q, weight.T, None, take(width)))
+                q = torch.mul(slopes[i - 1], us[-1], out=momentary(width))
     loss = torch.stack(norms).square().sum(0)
     if grads is None:
         return loss
+    for filled_backwards in (us, residuals, gs):
+        filled_backwards.reverse()
 
     # From the first layer to the last; of g_l only g_l - t_l is kept.
-    differences: list[Tensor] = []
-    t = x
-    for i, (weight, _) in enumerate(layers):
-        g = torch.bmm(activations[i], residuals[i].mT, out=take(len(weight)))
-        r = bias_residuals[i]
-        if r is not None:
-            g += r[:, None]
-        if i > 0:
-            _flat(g).addmm_(_flat(t), weight.T)
-        if i < len(slopes):
-            t = torch.mul(g, slopes[i], out=take(len(weight)))
-            differences.append(g.sub_(t))
-    torch.sum(direction.mul_(g), -1, out=grads[1]).mul_(-2)
+    for i, slope in enumerate(slopes):
+        t = torch.mul(gs[i], slope, out=momentary(slope.shape[2]))
+        _flat(gs[i + 1]).addmm_(_flat(t), layers[i + 1][0].T)
+        gs[i].sub_(t)
+    torch.sum(direction.mul_(gs[last]), -1, out=grads[1]).mul_(-2)
 
-    # And back to the inputs.
+    # And back to the inputs: e_l takes the place of g_l - t_l, and q_l, made again, that of s_l.
+    q = column
     e: Tensor | None = None
     for i in reversed(range(1, len(layers))):
-        h = residuals[i]
-        if gates[i - 1] is slopes[i - 1]:
-            h = torch.bmm(qs[i], h, out=take(h.shape[2]))
+        slope, u, difference = slopes[i - 1], us[i - 1], gs[i - 1]
+        if i == last and single_output:
+            h, scale = residuals[i], alpha * u
+            slope.mul_(column)
+        else:
+            h, scale = torch.bmm(q, residuals[i], out=momentary(slope.shape[2])), alpha
+            difference.mul_(u)
         if e is not None:
             _flat(h).addmm_(_flat(e), layers[i][0])
-        e = differences[i - 1]
-        torch.addcmul(h, e, us[i - 1] * alpha, out=e).mul_(gates[i - 1])
-    torch.bmm(qs[0], residuals[0], out=grads[0])
+        e = torch.addcmul(h, difference, scale, out=difference).mul_(slope)
+        q = slope.mul_(u)
+    torch.bmm(q, residuals[0], out=grads[0])
     if e is None:
         grads[0].mul_(-2)
     else:
