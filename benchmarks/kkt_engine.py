@@ -36,8 +36,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attacks.kkt import Layers, Scratch, kkt_loss_and_grad
+from attacks.kkt import kkt_loss_and_grad
 from attacks.optimizers import DrawwiseAdam
+from attacks.probe_layers import Layers
+from attacks.scratch import Scratch
 
 PRODUCTS = 5
 INTERMEDIATES = 6
