@@ -43,7 +43,7 @@ from attacks.scratch import Scratch
 
 PRODUCTS = 5
 INTERMEDIATES = 6
-"""Arrays (R, m, W) of one iteration: activations, slopes, gates, q, g and t."""
+"""Arrays (R, m, W) in the formulas of one iteration: activations, slopes, gates, q, g and t."""
 SWEEP_DRAWS, SWEEP_ITERATIONS = 100, 50_000
 
 
