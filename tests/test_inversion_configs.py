@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
+from torchvision.models import SqueezeNet1_1_Weights, squeezenet1_1
 
 from artifacts.tensors import INVERSION_EVALUATION, INVERSIONS, REPRESENTATIVES, read_tensors
 from tests.conftest import REPOSITORY, quiet, random_image_folder, random_vit, run_cli
@@ -113,6 +115,36 @@ def test_photo_pipeline_ends_in_pictures_beside_photos(photos: Path, made: Path)
     originals, _ = read_tensors(photos / "originals/representatives.safetensors", REPRESENTATIVES)
     expected = [image["target_similarity"] for image in metrics["images"]]
     assert originals["score"].tolist() == pytest.approx(expected, abs=1e-4)
+
+
+def test_perceptual_distance_is_an_option_that_needs_a_network(
+    photos: Path,
+    made: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = [
+        f"--config={CONFIGS}/photos/evaluate_inversions.yaml",
+        f"--config={CONFIGS}/photos/data.yaml",
+        *(f"--{name}={value}" for name, value in reductions(made)["judge"].items()),
+        f"--model.probe={photos}/probe/checkpoints/last.ckpt",
+        f"--model.inversions={photos}/invert/inversions.safetensors",
+        "--model.perceptual=true",
+        *quiet(tmp_path / "run"),
+    ]
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
+    assert run_cli("test", *words) == 1
+    last = capsys.readouterr().err.strip().rsplit("\n", 1)[-1]
+    assert "model.perceptual needs a network that could not be downloaded" in last
+    assert not (tmp_path / "run" / "inversion_metrics.json").exists()
+    name = SqueezeNet1_1_Weights.DEFAULT.url.rsplit("/", 1)[1]
+    (tmp_path / "hub" / "checkpoints").mkdir(parents=True, exist_ok=True)
+    torch.save(squeezenet1_1(weights=None).state_dict(), tmp_path / "hub" / "checkpoints" / name)
+    assert run_cli("test", *words) == 0
+    metrics = json.loads((tmp_path / "run" / "inversion_metrics.json").read_text())
+    assert all(image["lpips"] > 0 for image in metrics["images"])
 
 
 @pytest.mark.parametrize("config", PIPELINES[1:])
