@@ -132,20 +132,6 @@ def relative_residual(loss: Tensor, layers: Layers) -> Tensor:
     return loss.sqrt() / parameter_norm(layers)
 
 
-def multiplier_penalty(multipliers: Tensor, lambda_min: Tensor, weight: float = 5.0) -> Tensor:
-    """Pulls multipliers up to the least value that a draw allows (B.2, item 3).
-
-    Args:
-        multipliers: Multipliers of every draw, ``(R, m)``.
-        lambda_min: Least multiplier of every draw, ``(R,)``.
-        weight: Weight of this term beside the KKT loss; 5 in the published code.
-
-    Returns:
-        ``weight * sum_i relu(lambda_min - lambda_i)^2``, ``(R,)``.
-    """
-    return weight * (lambda_min[:, None] - multipliers).relu().square().sum(1)
-
-
 class _KKTLoss(torch.autograd.Function):
     """Ties the gradient into autograd: it is made going forward and scaled backward."""
 

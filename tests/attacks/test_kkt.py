@@ -551,15 +551,3 @@ def test_probe_outputs_take_any_leading_shape() -> None:
     torch.testing.assert_close(
         outputs[1, 2], probe_outputs(problem.layers, problem.candidates[1, 2])
     )
-
-
-def test_multiplier_penalty() -> None:
-    multipliers = torch.tensor([[0.5, 0.1, -0.2], [0.5, 0.1, -0.2]], requires_grad=True)
-    penalty = kkt.multiplier_penalty(multipliers, torch.tensor([0.2, 0.0]))
-    torch.testing.assert_close(penalty, 5 * torch.tensor([0.1**2 + 0.4**2, 0.2**2]))
-    torch.testing.assert_close(
-        kkt.multiplier_penalty(multipliers, torch.tensor([0.2, 0.0]), weight=1.0), penalty / 5
-    )
-    torch.autograd.backward(penalty.sum())
-    expected = torch.tensor([[0.0, -1.0, -4.0], [0.0, 0.0, -2.0]])
-    torch.testing.assert_close(multipliers.grad, expected)
