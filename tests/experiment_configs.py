@@ -49,7 +49,6 @@ ON_PHOTOS = {
     ),
     f"{_DIRECTORY}/fig11_ssim.yaml": Experiment(),
     f"{_DIRECTORY}/fig13_size_width.yaml": Experiment(grid={"n": [20], "width": [10]}),
-    f"{_DIRECTORY}/fig14_cls_mean.yaml": Experiment(rows=2),
 }
 # By the first word of a stage's name.
 REDUCTIONS: dict[str, dict[str, Any]] = {

@@ -18,6 +18,7 @@ from artifacts.tensors import (
     read_tensors,
     write_tensors,
 )
+from commands.stages import finished_files
 from models.backbones import PAPER_BACKBONES
 from tests.conftest import REPOSITORY, quiet, random_image_folder, random_vit, run_cli
 from tests.datamodules.layouts import food101
@@ -218,20 +219,22 @@ def test_figure(config: str, made: Path, tmp_path: Path, monkeypatch: pytest.Mon
         run_pipeline(config, small, tmp_path / "run", {**grid, **one})
     judged = sorted((tmp_path / "run").glob("*/inversion_metrics.json"))
     number = {"fig08": 1, "fig09": 2, "fig15": 2, "fig19": 1}[figure(config)]
-    (table,) = (tmp_path / "run").glob("table*/table.md")
+    (table,) = finished_files(tmp_path / "run", "table*/table.md")
     rows = [line for line in table.read_text().splitlines() if line.startswith("|")][2:]
     assert len(judged) == len(rows) == number
     metrics = json.loads(judged[0].read_text())
     assert {"attacked_similarity", "second_similarity", "ssim"} <= metrics["mean"].keys()
     # The original's own picture stands beside each that an attack recovered.
     assert ("original_ssim" in metrics["mean"]) == (figure(config) in ("fig08", "fig15"))
-    pages = [page.read_text(encoding="utf-8") for page in (tmp_path / "run").glob("report*/*.html")]
+    found = finished_files(tmp_path / "run", "report*/report.html")
+    pages = [page.read_text(encoding="utf-8") for page in found]
     assert len(pages) == (2 if figure(config) == "fig15" else 1)
     sought = "that the probe is sure of" if figure(config) == "fig19" else "of recovered vectors"
     assert all(f"Pictures {sought}" in page for page in pages)
 
 
-@pytest.mark.parametrize("config", FIGURES)
+# Fig. 15 is there Fig. 8 once more.
+@pytest.mark.parametrize("config", [name for name in FIGURES if "fig15" not in name])
 def test_figure_on_photos(config: str, made: Path, tmp_path: Path) -> None:
     """With the files of the photos' scale."""
     grid = {"loss": ["mse"]} if figure(config) == "fig09" else {}
@@ -239,11 +242,9 @@ def test_figure_on_photos(config: str, made: Path, tmp_path: Path) -> None:
     run = tmp_path / "run_photos"
     made_here = {path.parent.name: path for path in run.glob("*/inversions.safetensors")}
     judged = list(run.glob("*/inversion_metrics.json"))
-    assert judged
     assert len(judged) == {"fig09": 3}.get(figure(config), 1)
-    assert not [name for name in made_here if "unclip" in name]
     numbers = {len(read_tensors(path, INVERSIONS)[0]["images"]) for path in made_here.values()}
-    assert numbers == {3 if figure(config) in ("fig08", "fig15") else 2}
+    assert numbers == {3 if figure(config) == "fig08" else 2}
     recipes = [(path.parent / "config_predict.yaml").read_text() for path in made_here.values()]
     assert all("total_variation: 0.05" in recipe for recipe in recipes)
     assert all("  top: 4\n" in recipe for recipe in recipes) == (figure(config) != "fig19")
