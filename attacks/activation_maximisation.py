@@ -7,7 +7,6 @@ it knows about training samples; what it finds is what a class looks like to the
 import torch
 from torch import Tensor
 
-from attacks.kkt import Layers, probe_outputs
 from attacks.margin_gradients import (
     gradient_factors,
     log_loss_weights,
@@ -16,6 +15,7 @@ from attacks.margin_gradients import (
     sample_losses,
     weighted_gradient,
 )
+from attacks.probe_layers import Layers, probe_outputs
 
 
 def activation_loss_and_grad(

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.kkt import Layers, parameter_norm, probe_outputs
 from attacks.margin_gradients import (
     Factors,
     gradient_factors,
@@ -23,6 +22,7 @@ from attacks.margin_gradients import (
     parameter_list,
     weighted_gradient,
 )
+from attacks.probe_layers import Layers, parameter_norm, probe_outputs
 from attacks.row_space import row_space
 
 # Share of the weights that the true data leave unexplained, above which little is to be expected.

@@ -11,10 +11,9 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attacks.views import random_views, total_variation
-from models.deep_image_prior import Priors
 
 # Images (N, 3, S, S) and which of the searched images each shows (N,), to loss and similarity (N,).
 Objective = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -131,6 +130,8 @@ class ImageSearch:
         seeds: Seed of each image's noise and views (B,).
         noise_shape: (c, S, S).
         settings: How to search.
+        apart: Whether the priors give some images for less than all of them, so that threads can
+            share them.
 
     Attributes:
         images: What was kept of each image so far (B, 3, S, S).
@@ -144,11 +145,13 @@ class ImageSearch:
 
     def __init__(
         self,
-        priors: Priors,
+        priors: nn.Module,
         objective: Objective,
         seeds: Sequence[int],
         noise_shape: tuple[int, int, int],
         settings: SearchSettings,
+        *,
+        apart: bool = True,
     ) -> None:
         self.priors = priors
         self.objective = objective
@@ -173,7 +176,7 @@ class ImageSearch:
         self.improved_at = torch.zeros(len(seeds), dtype=torch.int64, device=self.device)
         self.stopped_at = torch.zeros_like(self.improved_at)
         self.history: list[Tensor] = []
-        self._workers = min(torch.get_num_threads(), len(seeds))
+        self._workers = min(torch.get_num_threads(), len(seeds)) if apart else 1
         self._pool: ThreadPoolExecutor | None = None
 
     def _noise(self, members: Sequence[int]) -> Tensor:
@@ -249,7 +252,7 @@ class ImageSearch:
         members = self.members
         # Autocasting is a state of the thread that asked for it.
         whole = self.device.type != "cpu" or torch.is_autocast_enabled("cpu")
-        if whole or not self.priors.separate or min(len(members), self._workers) < 2:
+        if whole or min(len(members), self._workers) < 2:
             return work(members)
         if self._pool is None:
             cores = torch.get_num_threads() // self._workers

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attacks.kkt import Layers, probe_outputs
+from attacks.probe_layers import Layers, probe_outputs
 
 Factors = Sequence[tuple[Tensor, Tensor]]
 """``(q_l (..., n, out), a_{l-1} (..., n, in))`` of each layer, first to last."""

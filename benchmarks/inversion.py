@@ -47,7 +47,8 @@ def new_search(
 
     priors = build_priors(seeds, size, in_channels=CHANNELS, grouped=grouped).to(device)
     settings = SearchSettings(iterations=iterations, judge_every=iterations + 1)
-    return ImageSearch(priors, objective, seeds, (CHANNELS, size, size), settings)
+    shape = (CHANNELS, size, size)
+    return ImageSearch(priors, objective, seeds, shape, settings, apart=not grouped)
 
 
 def seconds(search: ImageSearch, iterations: int) -> float:

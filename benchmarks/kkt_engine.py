@@ -10,12 +10,12 @@ both gradients, no optimiser step):
 * ``lean 32``: the same with ``autograd.grad`` towards candidates and multipliers only.
 * ``matmul``: five plain products of the same shapes, the work that none of these can avoid.
 
-    python benchmarks/kkt_engine.py [--quick] [--threads 2] [--clock cpu]
-    python benchmarks/kkt_engine.py --device cuda
+    python -m benchmarks.kkt_engine [--quick] [--threads 2] [--clock cpu]
+    python -m benchmarks.kkt_engine --device cuda
 
-On one CPU thread the closed form took 1/2.6 to 1/2.95 of ``published 64`` at the paper's size, and
-1/2.0 to 1/2.3 of ``published 32``, at 77 to 86% of the matmul rate: with those five products no
-more than another 1.3 is left. The GPU path has never been run on one.
+On one CPU thread the closed form took 1/2.75 to 1/3.15 of ``published 64`` at the paper's size, and
+1/1.9 to 1/2.55 of ``published 32``, at 80 to 85% of the matmul rate: with those five products no
+more than another 1.25 is left. The GPU path has never been run on one.
 
 On a machine that is busy with other things, ``--threads 1 --clock cpu`` gives usable ratios.
 On a GPU it runs 100 draws at the paper's size with TF32 off and on, and says how long its whole
@@ -36,12 +36,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attacks.kkt import Layers, Scratch, kkt_loss_and_grad
+from attacks.kkt import kkt_loss_and_grad
 from attacks.optimizers import DrawwiseAdam
+from attacks.probe_layers import Layers
+from attacks.scratch import Scratch
 
 PRODUCTS = 5
 INTERMEDIATES = 6
-"""Arrays (R, m, W) of one iteration: activations, slopes, gates, q, g and t."""
+"""Arrays (R, m, W) in the formulas of one iteration: activations, slopes, gates, q, g and t."""
 SWEEP_DRAWS, SWEEP_ITERATIONS = 100, 50_000
 
 

@@ -3,7 +3,8 @@
 Attacks probes by the default recipe (see benchmarks/recovery.py), chooses representatives in every
 way, and compares them with the truth: the share of representatives above a cosine similarity to a
 training sample, beside the same share for as many held-out samples; and how many distinct training
-samples are above it to a representative. Means over the seeds. Candidates are kept in ``--cache``.
+samples are above it to a representative. Means over the seeds, the first ± half of its 95% interval
+(Student's t). Candidates are kept in ``--cache``.
 
     python -m benchmarks.selection --data digits --size 50
 """
@@ -25,6 +26,7 @@ from attacks.representatives import select_representatives as select
 from attacks.similarity import nearest_by_cosine
 from benchmarks.recovery import EFFORT, attack, silence
 from benchmarks.victims import DATA, Victim, dataset, victim
+from reporting.sweep import estimate
 
 CUTS = [
     *(Cut(height=height) for height in (0.3, 0.4, 0.5, 0.6, 0.7)),
@@ -64,6 +66,23 @@ def measure(target: Victim, run: dict[str, Tensor], seed: int) -> Iterator[tuple
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(target.held_out), generator=generator)
     null = target.held_out[order[: len(target.train)]]
+
+    def figures(vectors: Tensor) -> list[float]:
+        numbers = []
+        for top in TOPS:
+            hits, _ = nearest_by_cosine(vectors[:top], target.train)
+            chance, _ = nearest_by_cosine(vectors[:top], null)
+            found, _ = nearest_by_cosine(target.train, vectors[:top])
+            for threshold in THRESHOLDS:
+                numbers += [
+                    float((hits > threshold).double().mean()),
+                    float((chance > threshold).double().mean()),
+                    float((found > threshold).sum()),
+                ]
+        return numbers
+
+    shuffled = torch.randperm(len(flat[0]), generator=generator)
+    yield f"{'candidates at random':38}", figures(flat[0][shuffled[: max(TOPS)]])
     for cut in CUTS:
         where = f"height {cut.height}" if cut.maxclust is None else f"maxclust {cut.maxclust}"
         for ranking in RANKINGS:
@@ -76,19 +95,7 @@ def measure(target: Victim, run: dict[str, Tensor], seed: int) -> Iterator[tuple
                     top=max(TOPS),
                     trees=trees,
                 )
-                figures = []
-                for top in TOPS:
-                    vectors = chosen.vectors[:top]
-                    hits, _ = nearest_by_cosine(vectors, target.train)
-                    chance, _ = nearest_by_cosine(vectors, null)
-                    found, _ = nearest_by_cosine(target.train, vectors)
-                    for threshold in THRESHOLDS:
-                        figures += [
-                            float((hits > threshold).double().mean()),
-                            float((chance > threshold).double().mean()),
-                            float((found > threshold).sum()),
-                        ]
-                yield f"{where:13} {ranking:15} {representative:8}", figures
+                yield f"{where:13} {ranking:15} {representative:8}", figures(chosen.vectors)
 
 
 def main() -> None:
@@ -112,16 +119,19 @@ def main() -> None:
     )
     for name in options.data:
         data = dataset(name, options.shared, options.cache)
-        figures: dict[str, list[list[float]]] = {}
+        by_way: dict[str, list[list[float]]] = {}
         for seed in options.seeds:
             target = victim(name, data, options.size, seed, options.cache)
             run = candidates(target, options.size, seed, options.cache, options.draws)
             with torch.no_grad():
                 for way, values in measure(target, run, seed):
-                    figures.setdefault(way, []).append(values)
-        for way, rows in figures.items():
-            means = torch.tensor(rows).mean(0).view(-1, 3).tolist()
-            cells = [f"{hit:.2f} ({chance:.2f}) {found:5.1f}" for hit, chance, found in means]
+                    by_way.setdefault(way, []).append(values)
+        for way, rows in by_way.items():
+            columns = [estimate(column) for column in zip(*rows, strict=True)]
+            cells = [
+                f"{hit.mean:.2f} ± {hit.half_width:.2f} ({null.mean:.2f}) {found.mean:5.1f}"
+                for hit, null, found in zip(*(columns[i::3] for i in range(3)), strict=True)
+            ]
             print(f"{name:7} {options.size:3} {way} {' | '.join(cells)}", flush=True)
 
 

@@ -296,17 +296,21 @@ class CandidateSearch(L.LightningModule):
                     self._zero_gradients_of_diverged()
                 # Only the last of them counts as a step of the trainer.
                 (optimizer if iteration == last - 1 else optimizer.optimizer).step()
-        self._freeze_diverged(optimizer.optimizer, loss)
         with torch.no_grad():
             residual = self.residuals(loss)
+            # No later step would notice where the last one led.
+            final = self.judge()["residual"] if last == self.iterations else residual
+        self._freeze_diverged(optimizer.optimizer, loss, residual, final)
         self.history[self.current_epoch] = residual
         diverged = self.of_all_draws(self.diverged)
         alive = self.of_all_draws(residual)[~diverged]
         # A part of a sweep may diverge as a whole; what the other parts found still counts.
         if len(alive) == 0 and self.num_parts == 1:
+            options = ("learning_rate", "init_std", "relu_alpha")
+            given = [f"model.{name}" for name in options if name in self.hparams]
             raise InputError(
-                f"all {self.num_draws} draws diverged by iteration {last}; "
-                "lower the range of model.learning_rate"
+                f"all {self.num_draws} draws diverged by iteration {last}: no residual is a finite "
+                f"number; lower the range of {', '.join(given[:-1])} or {given[-1]}"
             )
         if len(alive) > 0:
             self.log("residual/best", alive.min(), prog_bar=True, batch_size=1)
@@ -323,9 +327,14 @@ class CandidateSearch(L.LightningModule):
             unknown.grad[self.diverged] = 0
 
     @torch.no_grad()
-    def _freeze_diverged(self, optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
-        """Sets draws that left the finite numbers to zero, and stops them there."""
-        finite = torch.isfinite(loss)
+    def _freeze_diverged(self, optimizer: torch.optim.Optimizer, *judged: Tensor) -> None:
+        """Sets draws that left the finite numbers to zero, and stops them there.
+
+        Args:
+            optimizer: What moves them.
+            judged: Numbers that say how good the draws are, each (R,).
+        """
+        finite = torch.stack([torch.isfinite(values) for values in judged]).all(0)
         for unknown in self.unknowns():
             finite &= torch.isfinite(unknown).flatten(1).all(1)
         fresh = ~finite & ~self.diverged

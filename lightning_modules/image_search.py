@@ -140,7 +140,7 @@ class GeneratedImages(InvertedImages):
                 return self.objective(batch, embeddings.to(self.dtype), shown)
 
         shape = (self.noise_channels, size, size)
-        return ImageSearch(priors, objective, seeds, shape, self.search)
+        return ImageSearch(priors, objective, seeds, shape, self.search, apart=not self.grouped)
 
     def predict_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
         """Searches for those images of a batch that are not finished yet.

@@ -9,7 +9,9 @@ from torch import Tensor, nn
 from artifacts.errors import InputError
 from attacks.draws import Draws
 from attacks.equalisation import equalised, neuron_scales
-from attacks.kkt import Rivals, Scratch, kkt_loss, kkt_loss_and_grad, relative_residual
+from attacks.kkt import kkt_loss, kkt_loss_and_grad, relative_residual
+from attacks.kkt_derivatives import Rivals
+from attacks.scratch import Scratch
 from lightning_modules.candidate_search import CandidateSearch
 from lightning_modules.resources import MatmulPrecision
 

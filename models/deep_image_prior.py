@@ -132,8 +132,6 @@ class SeparatePriors(nn.Module):
         priors: Each with one group.
     """
 
-    separate = True
-
     def __init__(self, priors: Sequence[DeepImagePrior]) -> None:
         super().__init__()
         self.priors = nn.ModuleList(priors)
@@ -159,8 +157,6 @@ class GroupedPriors(nn.Module):
         priors: Each with one group; their weights are copied.
         together: A prior with B groups.
     """
-
-    separate = False
 
     def __init__(self, priors: Sequence[DeepImagePrior], together: DeepImagePrior) -> None:
         super().__init__()

@@ -56,7 +56,7 @@ TABLES = {
         "Table 2: attack success rate of the baselines and the paper's attack",
         "dataset_encoder",
         "attack",
-        "attack_{row}",
+        "table2_{row}",
         _BY_ENCODER,
         {
             **{f"baseline_{letter}": f"Baseline-{letter.upper()}" for letter in "abcd"},
@@ -80,7 +80,7 @@ TABLES = {
         "Table 3: the impact of the mask ratio",
         "mask ratio",
         "dataset",
-        "attack_{column}_{row}",
+        "table3_{column}_{row}",
         {ratio: ratio for ratio in RATIOS},
         DATASETS,
         _grid(
@@ -98,7 +98,7 @@ TABLES = {
         "Table 4: the impact of pre-training epochs",
         "epochs",
         "dataset",
-        "attack_{column}_{row}",
+        "table4_{column}_{row}",
         {"99": "100", "199": "200", "299": "300", "399": "400", "499": "500"},
         DATASETS,
         _grid(
@@ -112,14 +112,14 @@ TABLES = {
         ),
     ),
     "table5": PaperTable(
-        "Table 5: layers of the shadow's decoder; the target's has 8",
+        "Table 5: layers of the shadow's decoder; the paper's targets have 8",
         "layers",
         "encoder",
-        "attack_{column}_{row}",
-        {layers: layers for layers in ("4", "6", "8", "10", "12")},
+        "table5_{column}_{row}",
+        {"4": "4", "6": "6", "own": "the target's own", "10": "10", "12": "12"},
         ENCODERS,
         _grid(
-            ("4", "6", "8", "10", "12"),
+            ("4", "6", "own", "10", "12"),
             list(ENCODERS),
             """0.6866 0.7822 0.8338
                0.7002 0.7887 0.8080
@@ -132,7 +132,7 @@ TABLES = {
         "Table 6: defences on CIFAR-10",
         "encoder",
         "defence",
-        "attack_{row}_{column}",
+        "table6_{row}_{column}",
         ENCODERS,
         {"none": "none", "weight_decay": "L2", "dropout": "dropout"},
         _grid(
@@ -147,7 +147,7 @@ TABLES = {
         "Table 7: the threshold",
         "dataset",
         "encoder",
-        "attack_{row}_{column}",
+        "table2_{row}_{column}",
         DATASETS,
         ENCODERS,
         _grid(
@@ -161,7 +161,7 @@ TABLES = {
         "Fig. 4: another distribution of the shadow's data",
         "shadow",
         "target",
-        "attack_{column}_{row}",
+        "fig4_{column}_{row}",
         DATASETS,
         DATASETS,
         {},
@@ -170,7 +170,7 @@ TABLES = {
         "Fig. 5: another mask ratio of the shadow",
         "shadow's ratio",
         "target's ratio",
-        "attack_{column}_{row}",
+        "fig5_{column}_{row}",
         {ratio: ratio for ratio in RATIOS},
         {ratio: ratio for ratio in RATIOS},
         {},

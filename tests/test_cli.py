@@ -7,6 +7,7 @@ import pytest
 import torch
 import yaml
 
+from artifacts.tensors import CANDIDATES, read_tensors
 from lightning_modules import ProbeMLP
 from tests.conftest import REPOSITORY, SMALL_ATTACK, SMALL_PROBE, quiet, run_cli
 
@@ -240,3 +241,24 @@ def test_all_draws_diverged_is_an_error_and_writes_nothing(
     assert run_cli(*words, "--model.optimizer=sgd", "--model.learning_rate=[1e20, 1e30]") == 1
     assert "all 3 draws diverged" in capsys.readouterr().err
     assert not (tmp_path / "candidates.safetensors").exists()
+
+
+def test_draws_that_diverge_in_the_last_iteration_are_told_too(
+    small_probe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["fit", RECONSTRUCT, *quiet(tmp_path), *SMALL_ATTACK, f"--model.probe={small_probe}"]
+    words += ["--model.iterations=1", "--model.init_std=[0.1, 0.1]"]
+    assert run_cli(*words, "--model.learning_rate=[1e18, 1e19]") == 1
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert errors == [
+        "error: all 3 draws diverged by iteration 1: no residual is a finite number; "
+        "lower the range of model.learning_rate, model.init_std or model.relu_alpha"
+    ]
+    # Nothing is left to continue from, so that the advice can be followed in the same place.
+    assert not list(tmp_path.rglob("*.ckpt"))
+    assert not (tmp_path / "candidates.safetensors").exists()
+    # Where only some do, the others count.
+    assert run_cli(*words, "--model.learning_rate=[1e-10, 1e40]", "--model.num_draws=8") == 0
+    tensors, metadata = read_tensors(tmp_path / "candidates.safetensors", CANDIDATES)
+    assert 0 < len(tensors["draw"]) < 8
+    assert metadata["diverged_draws"] != "[]"

@@ -12,9 +12,10 @@ import yaml
 from PIL import Image
 from sklearn.datasets import load_digits
 
+from commands.pipeline import Stage, expand_grid
 from reporting.paper_results import TABLES
 from tests.conftest import REPOSITORY, quiet, run_cli
-from tests.datamodules.layouts import cifar
+from tests.datamodules.layouts import cifar, cinic10, mnist, tiny_imagenet
 from tests.membership_configs import EXPERIMENTS
 
 CONFIGS = REPOSITORY / "configs"
@@ -40,10 +41,8 @@ SMALL_SIZES = {
     "data.sizes.shadow_test": 16,
     "data.sizes.downstream": 20,
 }
-# By the first word of a stage's name.
 REDUCTIONS: dict[str, dict[str, Any]] = {
-    "target": {**SMALL_MODEL, **SMALL_FIT, **SMALL_SIZES, "model.decoder_depth": 1},
-    "shadow": {**SMALL_MODEL, **SMALL_FIT, **SMALL_SIZES, "model.decoder_depth": 1},
+    "autoencoder": {**SMALL_MODEL, **SMALL_FIT, **SMALL_SIZES, "model.decoder_depth": 1},
     "decoder": {**SMALL_FIT, "model.warmup_epochs": 0.5},
     "attack": {"model.num_masks": 2, "model.bootstrap": 20, "trainer.precision": "32-true"},
 }
@@ -51,7 +50,7 @@ GRIDS: dict[str, dict[str, list[Any]]] = {
     "table2": {"dataset": ["digits"], "encoder": ["encoder_i"]},
     "table3": {"dataset": ["digits"], "ratio": [0.5, 0.75]},
     "table4": {"dataset": ["digits"], "epoch": [0, 1]},
-    "table5": {"dataset": ["digits"], "encoder": ["encoder_i"], "layers": [1, 2]},
+    "table5": {"dataset": ["digits"], "encoder": ["encoder_i"], "layers": [2]},
     "table6": {"dataset": ["digits"], "encoder": ["encoder_i"], "defence": ["none", "dropout"]},
     "fig4": {"dataset": ["digits"], "shadow": ["digits"]},
     "fig5": {"dataset": ["digits"], "ratio": [0.5], "guess": [0.5, 0.75]},
@@ -71,9 +70,11 @@ def reduced(config: str, run: Path, grid: dict[str, list[Any]], **special: Any) 
         if stage["command"] == "report":
             continue
         of_decoder = name.startswith("simulated") or "_decoder" in name
+        kind = (
+            "attack" if stage["command"] == "test" else "decoder" if of_decoder else "autoencoder"
+        )
         options = stage.setdefault("options", {})
-        small = {**still, **REDUCTIONS["decoder" if of_decoder else name.split("_")[0]]}
-        small |= special.get("decoder" if of_decoder else name.split("_")[0], {})
+        small = {**still, **REDUCTIONS[kind], **special.get(kind, {})}
         # What the grid sets is small already.
         options |= {key: value for key, value in small.items() if "{" not in str(options.get(key))}
     path = run.parent / "small.yaml"
@@ -87,8 +88,7 @@ def test_experiments_end_with_the_papers_table(
 ) -> None:
     special: dict[str, Any] = {}
     if name == "table4":
-        epochs = {"trainer.max_epochs": 2, "model.warmup_epochs": 0.5}
-        special = {"target": epochs, "shadow": epochs}
+        special = {"autoencoder": {"trainer.max_epochs": 2, "model.warmup_epochs": 0.5}}
     run = tmp_path / "run"
     path = reduced(f"mim_membership/{name}.yaml", run, GRIDS[name], **special)
     if name == "table4":
@@ -112,6 +112,33 @@ def test_experiments_end_with_the_papers_table(
     assert "starts" not in capsys.readouterr().out
 
 
+def test_no_table_trains_what_another_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names: dict[str, str] = {}
+    settings: dict[str, str] = {}
+    for experiment in EXPERIMENTS:
+        content = yaml.safe_load((CONFIGS / f"mim_membership/{experiment}.yaml").read_text())
+        assert content["run"] == "runs/mim_membership/paper"
+        stages = {name: Stage(**stage) for name, stage in content["stages"].items()}
+        for name, stage in expand_grid(stages, content["grid"]).items():
+            if stage.command == "fit":
+                assert names.setdefault(name, repr(stage)) == repr(stage)
+                assert settings.setdefault(repr(stage), name) == name
+    run = tmp_path / "run"
+    grids = {"table3": {**GRIDS["table3"], "ratio": [0.5]}, "fig5": GRIDS["fig5"]}
+    for experiment, grid in grids.items():
+        path = reduced(f"mim_membership/{experiment}.yaml", run, grid)
+        assert run_cli("pipeline", f"--config={path}") == 0
+    printed = capsys.readouterr().out
+    for shared in (
+        "target_digits_encoder_i_0.5_none",
+        "simulated_digits_encoder_i_0.5_none_by_0.5",
+    ):
+        assert printed.count(f"{shared}_seed0: starts") == 1
+        assert printed.count(f"{shared}_seed0: complete, skipped") == 1
+
+
 def test_an_experiment_runs_at_the_small_scale(tmp_path: Path) -> None:
     run = tmp_path / "run"
     path = reduced("mim_membership/table3.yaml", run, {"ratio": [0.75]})
@@ -128,31 +155,48 @@ def test_an_experiment_runs_at_the_small_scale(tmp_path: Path) -> None:
     assert run_cli("pipeline", *words) == 0
     small = tmp_path / "run_small"
     config = yaml.safe_load(
-        (small / "target_digits_0.75_seed3/config.yaml").read_text(encoding="utf-8")
+        (small / "target_digits_encoder_i_0.75_none_seed3/config.yaml").read_text(encoding="utf-8")
     )
     assert config["model"]["init_args"]["size"] == "tiny"
     assert (small / "table3/report.html").is_file()
 
 
-def test_the_papers_datasets_are_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cifar(tmp_path / "data", "CIFAR10", monkeypatch)
-    names = ("pretraining", "encoder_i", "splits_cifar10")
-    small = {**REDUCTIONS["target"], "trainer.max_epochs": 1}
+@pytest.mark.parametrize(
+    ("name", "shadow"),
+    [
+        ("cifar10", None),
+        ("cifar10", "tiny_imagenet"),
+        ("cifar100", "tiny_imagenet"),
+        ("tiny_imagenet", "cifar10"),
+        ("tiny_imagenet", "cifar100"),
+        ("fashion_mnist", "digits"),
+        ("digits", "fashion_mnist"),
+    ],
+)
+def test_datasets_are_split(
+    name: str, shadow: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the experiments compose them, from where the files say that the data are."""
+    for own, kind in (("cifar10", "CIFAR10"), ("cifar100", "CIFAR100")):
+        if own in (name, shadow):
+            cifar(tmp_path / "data" / own, kind, monkeypatch)
+    cinic10(tmp_path / "data/cinic10")
+    tiny_imagenet(tmp_path / "data/tiny_imagenet")
+    mnist(tmp_path / "data/fashion_mnist", zipped=True)
+    names = ["pretraining", "encoder_i", f"splits_{name}"]
+    names += [] if shadow is None else [f"shadow_{shadow}"]
+    small = {**REDUCTIONS["autoencoder"], "trainer.max_epochs": 1, "data.batch_size": 2}
     small |= {f"data.sizes.{n}": 2 for n in ("target_train", "target_test", "shadow_train")}
-    small |= {"data.sizes.shadow_test": 2, "data.sizes.downstream": 0, "data.batch_size": 2}
-    words = [f"--{name}={value}" for name, value in small.items()]
-    assert (
-        run_cli(
-            "fit",
-            *(f"--config={CONFIGS / 'mim_membership' / name}.yaml" for name in names),
-            f"--data.source.root={tmp_path / 'data'}",
-            "--data.downstream_source=null",
-            *words,
-            *quiet(tmp_path / "run"),
-        )
-        == 0
-    )
-    assert (tmp_path / "run" / "membership_splits.json").is_file()
+    small |= {"data.sizes.shadow_test": 2, "data.sizes.downstream": 4 if shadow is None else 0}
+    for part, of in (("source", name), ("shadow_source", shadow)):
+        if of == "tiny_imagenet":
+            small[f"data.{part}.num_classes"] = 3
+    words = [f"--{option}={value}" for option, value in small.items()]
+    configs = [f"--config={CONFIGS / 'mim_membership' / file}.yaml" for file in names]
+    monkeypatch.chdir(tmp_path)
+    assert run_cli("fit", *configs, *words, "--data.part=shadow_1", *quiet(tmp_path / "run")) == 0
+    splits = json.loads((tmp_path / "run" / "membership_splits.json").read_text())
+    assert len(splits["parts"]["shadow_1_train"]["identifiers"]) == 2
 
 
 def two_folders(root: Path) -> dict[str, list[Any]]:
@@ -173,7 +217,7 @@ def two_folders(root: Path) -> dict[str, list[Any]]:
 
 def test_an_audit_of_two_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     grid = {**two_folders(tmp_path), "size": ["encoder_i"]}
-    target = [f"--{name}={value}" for name, value in REDUCTIONS["target"].items()]
+    target = [f"--{name}={value}" for name, value in REDUCTIONS["autoencoder"].items()]
     data = [
         "--data=PretrainingDataModule",
         "--data.images=ImageFolderDataModule",
@@ -185,8 +229,8 @@ def test_an_audit_of_two_folders(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert run_cli("fit", config, *data, *words, *quiet(tmp_path / "encoder")) == 0
     shares = yaml.safe_load((CONFIGS / "mim_membership/audit_data.yaml").read_text())
     shares = shares["data"]["init_args"]["sizes"]
-    special = {"shadow": {f"data.sizes.{name}": share for name, share in shares.items()}}
-    special["shadow"] |= {"data.sizes.downstream": 0}
+    special = {"autoencoder": {f"data.sizes.{name}": share for name, share in shares.items()}}
+    special["autoencoder"] |= {"data.sizes.downstream": 0}
     path = reduced("mim_membership/audit.yaml", tmp_path / "run", grid, **special)
     assert run_cli("pipeline", f"--config={path}") == 0
     printed = capsys.readouterr().out

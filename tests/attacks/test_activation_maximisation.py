@@ -5,8 +5,8 @@ import torch
 from scipy.optimize import minimize_scalar
 
 from attacks.activation_maximisation import activation_loss_and_grad, implied_multipliers
-from attacks.kkt import probe_outputs
 from attacks.margin_gradients import parameter_list
+from attacks.probe_layers import probe_outputs
 from tests.attacks.test_margin_gradients import SHAPES, jacobian, margin_by_definition, problem
 
 

@@ -15,13 +15,13 @@ from attacks.attackability import (
     measure_attackability,
     unexplained,
 )
-from attacks.kkt import Layers, probe_outputs
 from attacks.margin_gradients import (
     gradient_factors,
     margin_directions,
     parameter_list,
     sample_losses,
 )
+from attacks.probe_layers import Layers, probe_outputs
 from tests.attacks.test_margin_gradients import jacobian, margin_by_definition, problem
 
 SHAPES = [([5, 7, 1], False), ([5, 7, 1], True), ([5, 6, 7, 1], False), ([5, 7, 4], True)]

@@ -39,7 +39,8 @@ def search(
         similarity = F.cosine_similarity(ENCODER(images.flatten(1)), target, dim=1)
         return 1 - similarity, similarity
 
-    return ImageSearch(priors, objective, seeds, (CHANNELS, SIZE, SIZE), settings)
+    shape = (CHANNELS, SIZE, SIZE)
+    return ImageSearch(priors, objective, seeds, shape, settings, apart=not grouped)
 
 
 def run(found: ImageSearch) -> ImageSearch:

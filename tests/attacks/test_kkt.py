@@ -16,7 +16,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from attacks import kkt
+from attacks import kkt, kkt_derivatives
+from attacks.kkt_derivatives import Rivals
+from attacks.probe_layers import parameter_norm, probe_outputs
+from attacks.scratch import Scratch
 
 GOLDEN = Path(__file__).resolve().parents[3] / "shared" / "golden" / "kkt.npz"
 GOLDEN_CASES = [
@@ -121,7 +124,7 @@ class ModifiedReLU(torch.autograd.Function):
 
 
 def double_backward(
-    problem: Problem, rivals: kkt.Rivals = "strongest"
+    problem: Problem, rivals: Rivals = "strongest"
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The published loss as it is defined: one draw and one sample at a time, twice through it."""
     results = []
@@ -260,7 +263,7 @@ def test_loss_is_the_distance_between_parameters_and_their_explanation() -> None
         for w, b in problem.layers
         if b is not None
     ]
-    outputs = kkt.probe_outputs(layers, problem.candidates[0])[:, 0]
+    outputs = probe_outputs(layers, problem.candidates[0])[:, 0]
     explained = (problem.multipliers[0] * problem.labels * outputs).sum()
     parameters = [p for layer in layers for p in layer]
     gradients = torch.autograd.grad(explained, parameters)
@@ -291,7 +294,7 @@ def test_tied_classes_resolve_to_the_lowest_index(bias: bool) -> None:
 
 def test_the_strongest_other_class_may_change_between_candidates() -> None:
     problem = make_problem([6, 8, 5], n_draws=4, m=40)
-    outputs = kkt.probe_outputs(problem.layers, problem.candidates)
+    outputs = probe_outputs(problem.layers, problem.candidates)
     rival = outputs.scatter(-1, problem.labels.expand(4, 40)[..., None], -torch.inf).argmax(-1)
     assert len(set(rival.flatten().tolist())) > 2
     assert_close(problem.evaluate(), double_backward(problem))
@@ -304,7 +307,7 @@ def test_batched_draws_equal_single_draws(
 ) -> None:
     problem = make_problem(widths, n_draws=4, labels_per_draw=True)
     singles = [problem.draw(r).evaluate() for r in range(4)]
-    monkeypatch.setattr(kkt, "_GROUP_ELEMENTS_CPU", elements)
+    monkeypatch.setattr(kkt_derivatives, "_GROUP_ELEMENTS_CPU", elements)
     assert_close(problem.evaluate(), tuple(map(torch.cat, zip(*singles, strict=True))), 1e-13)
 
 
@@ -362,7 +365,7 @@ def test_a_second_backward_says_so() -> None:
 
 
 def test_scratch_and_layout_do_not_matter() -> None:
-    scratch = kkt.Scratch()
+    scratch = Scratch()
     for widths, n_draws in (([5, 6, 1], 3), ([9, 3, 4], 2), ([5, 6, 4, 1], 5), ([2, 2, 1], 1)):
         problem = make_problem(widths, n_draws=n_draws)
         expected = problem.evaluate()
@@ -433,6 +436,53 @@ def test_five_products_with_the_first_layer_and_seven_with_the_next() -> None:
     assert counter.products.count(n_draws * m * hidden * second) == 7
 
 
+class MemoryCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes the size of every memory that an operation writes to."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.sizes: dict[int, int] = {}
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: Any,  # noqa: ANN401
+        args: Any = (),  # noqa: ANN401
+        kwargs: Any = None,  # noqa: ANN401
+    ) -> Any:  # noqa: ANN401
+        """Runs the operation and looks at what it returns."""
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor):
+            storage = result.untyped_storage()
+            self.sizes[storage.data_ptr()] = storage.nbytes() // result.element_size()
+        return result
+
+
+@pytest.mark.parametrize(
+    ("hidden", "outputs", "arrays"),
+    [
+        ([64], 1, 2),  # Activations and slopes.
+        ([64], 3, 3),  # With several outputs u_l too.
+        ([64, 64], 1, 5),
+        ([128], 1, 6),  # As wide as two, and too wide for the gradient's memory.
+    ],
+)
+def test_one_draw_works_in_few_intermediates(hidden: list[int], outputs: int, arrays: int) -> None:
+    m, features = 64, 96
+    problem = make_problem([features, *hidden, outputs], n_draws=1, m=m)
+    scratch = Scratch()
+    problem.evaluate(scratch=scratch)
+    with MemoryCounter() as counter:
+        problem.evaluate(scratch=scratch)
+    given = {problem.candidates, *(p for layer in problem.layers for p in layer if p is not None)}
+    for tensor in given:
+        counter.sizes.pop(tensor.untyped_storage().data_ptr(), None)
+    weights = sum(weight.numel() for weight, _ in problem.layers)
+    unavoidable = m * features + weights  # The gradient, and the residuals.
+    array = m * 64
+    assert sum(counter.sizes.values()) - unavoidable < (arrays + 0.5) * array
+
+
 def test_a_linear_probe_is_refused_and_runs_when_asked() -> None:
     problem = make_problem([5, 1])
     with pytest.raises(ValueError, match="needs a probe with a hidden layer"):
@@ -491,15 +541,15 @@ def test_relative_residual_is_one_without_multipliers() -> None:
     residual = kkt.relative_residual(silent.evaluate()[0], problem.layers)
     torch.testing.assert_close(residual, torch.ones_like(residual))
     flat = torch.cat([p.flatten() for layer in problem.layers for p in layer if p is not None])
-    torch.testing.assert_close(kkt.parameter_norm(problem.layers), flat.norm())
+    torch.testing.assert_close(parameter_norm(problem.layers), flat.norm())
 
 
 def test_probe_outputs_take_any_leading_shape() -> None:
     problem = make_problem([5, 6, 4, 2])
-    outputs = kkt.probe_outputs(problem.layers, problem.candidates)
+    outputs = probe_outputs(problem.layers, problem.candidates)
     assert outputs.shape == (3, 7, 2)
     torch.testing.assert_close(
-        outputs[1, 2], kkt.probe_outputs(problem.layers, problem.candidates[1, 2])
+        outputs[1, 2], probe_outputs(problem.layers, problem.candidates[1, 2])
     )
 
 

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks.kkt import Layers, probe_outputs
 from attacks.margin_gradients import (
     gradient_factors,
     gram_matrix,
@@ -19,6 +18,7 @@ from attacks.margin_gradients import (
     sample_losses,
     weighted_gradient,
 )
+from attacks.probe_layers import Layers, probe_outputs
 
 SHAPES = [
     pytest.param(widths, bias, id=f"{'-'.join(map(str, widths))}-{bias}")
