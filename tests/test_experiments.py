@@ -50,6 +50,19 @@ def test_experiment_on_photos(experiment: str, photos: dict[str, Any], tmp_path:
     assert len(labels) == (3 if "inaturalist" in experiment else 2)
 
 
+def test_a_scale_that_does_not_fit_is_refused_before_anything_is_done(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Digits are no images that an inversion could give."""
+    figure = CONFIGS / "transfer_reconstruction/fig08_inversions.yaml"
+    words = [f"--config={figure}", f"--config={CONFIGS}/scale/small.yaml"]
+    assert run_cli("pipeline", *words, f"--run={tmp_path}/run") == 1
+    message = capsys.readouterr().err
+    assert "no config file at configs/inversions/none.yaml" in message
+    assert "check 'config' of stage invert_digits-none-seed0" in message
+    assert list(tmp_path.iterdir()) == []
+
+
 def run_small(
     experiment: str, case: Experiment, name: str, data: dict[str, Any], tmp_path: Path
 ) -> None:
