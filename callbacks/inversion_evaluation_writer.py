@@ -27,7 +27,7 @@ class InversionEvaluationWriter(L.Callback):
         path = root / "inversion_evaluation.safetensors"
         write_tensors(path, INVERSION_EVALUATION, tensors, provenance(trainer))
         write_json(root / "inversion_metrics.json", metrics)
-        figure = figures.inversion_grid(tensors)
+        figure = figures.inversion_grid(tensors, by_target=metrics["by_target"])
         with atomic_path(root / "inversions.png") as temporary:
             temporary.write_bytes(figures.png_bytes(figure))
         for logger in trainer.loggers:

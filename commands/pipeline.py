@@ -87,12 +87,16 @@ def pipeline(
             name: replace(stage, config=scale.scaled_configs(stage.config))
             for name, stage in stages.items()
         }
-    for name in stages:
+    for name, stage in stages.items():
         if not re.fullmatch(r"\w[\w.+=,-]*", str(name)) or name.endswith(".previous"):
             raise InputError(
                 f"a stage cannot be named '{name}': its name is a directory's, of letters, digits "
                 "and _.+=,-"
             )
+        for path in stage.config:
+            # Before the first stage, as it may take days until the last.
+            made_by = f"check 'config' of stage {name}, or whether this scale is for the pipeline"
+            require_file(path, what="config file", made_by=made_by)
     for number, (name, stage) in enumerate(stages.items(), start=1):
         title = f"[{number}/{len(stages)}] {name}"
 
@@ -203,8 +207,6 @@ def _say(text: str) -> None:
 
 def _state(run: Path, directory: Path, stage: Stage) -> dict[str, Any]:
     """What decides a stage's result, as hashes."""
-    for path in stage.config:
-        require_file(path, what="config file", made_by="check the pipeline's 'config' entries")
     # What a stage writes is not what it reads.
     read = {name: value for name, value in stage.options.items() if name != "output"}
     description = {

@@ -17,7 +17,8 @@ from models.backbones import Features, load_backbone
 class InversionEvaluation(L.LightningModule):
     """Measures how much inverted images resemble training images; ``test`` only.
 
-    Each image is compared with the training image whose embedding its target is nearest to. The
+    Each image is compared with the training image whose embedding its target is nearest to, or its
+    own embedding if it was made without a target. The
     attacked backbone alone would be fooled by an adversarial picture, so a second network can
     judge as well. This is evaluation, not attack: it alone reads the training images.
 
@@ -73,6 +74,7 @@ class InversionEvaluation(L.LightningModule):
             raise InputError(
                 "the comparison needs images: give --data=datamodules.EmbeddingsDataModule"
             )
+        self.image_size: int = data.images.image_size
         self.sets = {"": self.found["images"]}
         if self.original_inversions_path is not None:
             originals, _ = read_tensors(self.original_inversions_path, INVERSIONS)
@@ -107,6 +109,7 @@ class InversionEvaluation(L.LightningModule):
         self.metrics = {
             "num_images": len(images),
             "num_train": len(photos),
+            "by_target": target is not None,
             "second_backbone": None if self.second is None else self.second[0],
             "mean": {name: float(value.float().mean()) for name, value in columns.items()},
             "images": [
@@ -140,9 +143,9 @@ class InversionEvaluation(L.LightningModule):
         return quality
 
     def _embed(self, source: tuple[str, str | None, Any], images: Tensor) -> Tensor:
-        """Embeddings (N, D) by a backbone at the size it takes images at."""
+        """Embeddings (N, D) by a network, the attacked one at the size of the data module's."""
         name, weights, features = source
-        size = images.shape[-1] if source is self.attacked else None
+        size = self.image_size if source is self.attacked else None
         try:
             backbone = load_backbone(name, weights, image_size=size, features=features)
         except InputError:

@@ -72,7 +72,9 @@ def photo_grid(photos: Tensor, similarity: Tensor, columns: int = 10) -> "Figure
     return figure
 
 
-def inversion_grid(evaluation: Mapping[str, Tensor], columns: int = 8) -> "Figure":
+def inversion_grid(
+    evaluation: Mapping[str, Tensor], columns: int = 8, *, by_target: bool = True
+) -> "Figure":
     """Training images above what was recovered of them, the nearest targets first (Fig. 8).
 
     Args:
@@ -82,6 +84,7 @@ def inversion_grid(evaluation: Mapping[str, Tensor], columns: int = 8) -> "Figur
             ``attacked_similarity`` and perhaps ``second_similarity`` of a picture's own, with
             ``original_`` before it for the originals.
         columns: Training images in a row.
+        by_target: Whether pictures are inversions of vectors, or what the probe is sure of.
 
     Returns:
         The figure.
@@ -91,7 +94,7 @@ def inversion_grid(evaluation: Mapping[str, Tensor], columns: int = 8) -> "Figur
     sets = {"train_images": "training image"}
     if "original_images" in evaluation:
         sets["original_images"] = "inversion of its embedding"
-    sets["images"] = "inversion of the recovered vector"
+    sets["images"] = "inversion of the recovered vector" if by_target else "picture"
     networks = [n for n in ("attacked", "second") if f"{n}_similarity" in evaluation]
     order = evaluation["target_similarity"].argsort(descending=True).tolist()
     columns = min(columns, len(order))
@@ -115,7 +118,7 @@ def inversion_grid(evaluation: Mapping[str, Tensor], columns: int = 8) -> "Figur
             axis.set_title(" · ".join(numbers), fontsize=8, pad=2)
     figure.suptitle(
         "\n".join(sets.values())
-        + "\nnumbers: similarity of the recovered vector, and of"
+        + f"\nnumbers: similarity of the {'recovered vector' if by_target else 'picture'}, and of"
         + "\nthe pictures by the "
         + " · ".join(f"{network} network" for network in networks),
         fontsize=7,

@@ -12,6 +12,10 @@ THREAT_MODEL = (
     "The attacker holds the probe and the public backbone: a picture is sought whose embedding is "
     "the recovered vector. Training images enter below only, to be shown beside it."
 )
+THREAT_MODEL_OF_THE_BASELINE = (
+    "The attacker holds the probe and the public backbone: a picture is sought that the probe is "
+    "sure of. Training images enter below only, to be shown beside it."
+)
 CAVEATS = (
     "A picture whose embedding fits need not look like the training image: networks are easily "
     "fooled. Look at the pictures, and at the score of a network that the inversion did not see.",
@@ -42,12 +46,17 @@ def inversion_section(metrics: Mapping[str, Any], tensors: Mapping[str, Tensor])
         f"{metrics['num_train']} by that network. Only a second network tells a likeness from a "
         "picture that fools the first.",
     )
+    by_target = metrics.get("by_target", True)
     caption = "Training images and what was recovered of them, most similar vectors first."
+    title, headline = "Pictures of recovered vectors", "vectors turned into pictures"
+    if not by_target:
+        caption = "Pictures, each below the training image that it is nearest to."
+        title, headline = "Pictures that the probe is sure of", "pictures that the probe is sure of"
     return Section(
-        title="Pictures of recovered vectors",
-        threat_model=THREAT_MODEL,
-        headline=f"{len(images)} vectors turned into pictures",
+        title=title,
+        threat_model=THREAT_MODEL if by_target else THREAT_MODEL_OF_THE_BASELINE,
+        headline=f"{len(images)} {headline}",
         tables=[table],
-        figures=[Picture.of(inversion_grid(tensors), caption)],
+        figures=[Picture.of(inversion_grid(tensors, by_target=by_target), caption)],
         caveats=CAVEATS,
     )

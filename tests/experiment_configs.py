@@ -38,6 +38,18 @@ EXPERIMENTS = {
     f"{_DIRECTORY}/fig18_activation_maximisation.yaml": Experiment(rows=2),
     f"{_DIRECTORY}/fig28_weight_decay.yaml": Experiment(rows=2, grid={"wd": [0.0, 0.16]}),
 }
+# Which of them run in a test on photos; one for each kind of stand-in.
+ON_PHOTOS = {
+    f"{_DIRECTORY}/fig04b_inaturalist.yaml": Experiment(
+        options={
+            "probe_seed{seed}": {"data.num_train": 18},
+            "reconstruct_seed{seed}": {"model.num_candidates": 21},
+            "evaluate_seed{seed}": {"data.num_train": 18},
+        }
+    ),
+    f"{_DIRECTORY}/fig11_ssim.yaml": Experiment(),
+    f"{_DIRECTORY}/fig13_size_width.yaml": Experiment(grid={"n": [20], "width": [10]}),
+}
 # By the first word of a stage's name.
 REDUCTIONS: dict[str, dict[str, Any]] = {
     "probe": PROBE,
@@ -54,6 +66,7 @@ EXPERIMENT_CONFIGS = {
     *(
         f"{_DIRECTORY}/{name}.yaml"
         for name in (
+            "candidates_500",
             "features_cls",
             "features_cls_mean",
             "four_classes",
@@ -64,7 +77,13 @@ EXPERIMENT_CONFIGS = {
     "data/digits.yaml",
     "data/digits_multiclass.yaml",
     "scale/small.yaml",
+    "scale/photos.yaml",
+    "scale/photos_as_pixels.yaml",
+    "scale/photos_three_classes.yaml",
+    "scale/pixels_112.yaml",
+    "scale/three_classes.yaml",
     "scale/paper_recipe.yaml",
+    "scale/candidates_252.yaml",
     "scale/candidates_400.yaml",
     "scale/decoder_small.yaml",
     "scale/mae_small.yaml",

@@ -16,8 +16,11 @@ _JUDGE = [
     *("--model.backbone=timm/test_vit.r160_in1k", "--data.weights={vit}"),
 ]
 _TRUE = ["predict", f"{_PHOTOS}/true_embeddings.yaml", "--data=datamodules.DigitsDataModule"]
-_UNCLIP = [*("predict", f"{_TRANSFER}/unclip.yaml", "--data.representatives={representatives}")]
-_FIG19 = [*("predict", f"{_TRANSFER}/fig19_image_activation_maximisation.yaml"), *_SMALL]
+_UNCLIP = [
+    *("predict", f"--config={REPOSITORY}/configs/inversions/clip_unclip.yaml"),
+    "--data.representatives={representatives}",
+]
+_MAXIMISE = [*("predict", f"{_PHOTOS}/image_activation_maximisation.yaml"), *_SMALL]
 _CLUSTERS = ["test", f"{_TRANSFER}/cluster_count.yaml", "--data.num_train=20"]
 _MEMBERSHIP = f"{_QUICK}/membership_data.yaml"
 _ATTACK = ["test", _MEMBERSHIP, f"{_QUICK}/membership_attack.yaml"]
@@ -36,9 +39,13 @@ STRANGER_OPTIONS: dict[str, list[str]] = {
         *(*_INVERT, "--model.weights={vit}", "--model.probe={probe}"),
         "--data.representatives={file}",
     ],
-    "ImageActivationMaximisation.probe": [*_FIG19, "--model.probe={file}", "--model.weights={vit}"],
+    "ImageActivationMaximisation.probe": [
+        *_MAXIMISE,
+        "--model.probe={file}",
+        "--model.weights={vit}",
+    ],
     "ImageActivationMaximisation.weights": [
-        *(*_FIG19, "--model.probe={probe}", "--model.weights={file}"),
+        *(*_MAXIMISE, "--model.probe={probe}", "--model.weights={file}"),
     ],
     "EmbeddingsDataModule.weights": [
         *("fit", f"{_TRANSFER}/probe_binary.yaml", f"{_PHOTOS}/data.yaml", *_EMBED),

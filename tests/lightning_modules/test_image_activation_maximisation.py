@@ -11,7 +11,7 @@ from models.probe import Probe
 from tests.conftest import REPOSITORY, quiet, run_cli
 
 SIZE = 8
-CONFIG = "configs/transfer_reconstruction/fig19_image_activation_maximisation.yaml"
+CONFIG = "configs/photos/image_activation_maximisation.yaml"
 
 
 @pytest.fixture(scope="module")
