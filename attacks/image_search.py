@@ -4,6 +4,7 @@ Reconstructing Training Data From Real-World Models Trained with Transfer Learni
 Everything about an image is a function of its own seed and target, whatever else is in the batch.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -98,13 +99,24 @@ class SearchSettings:
             ValueError: One makes no sense.
         """
         if min(self.iterations, self.views, self.judge_every) < 1:
-            raise ValueError("iterations, views and judge_every must be at least 1")
-        if self.learning_rate <= 0 or min(self.jitter, self.total_variation) < 0:
             raise ValueError(
-                "learning_rate must be positive, jitter and total_variation not negative"
+                "iterations, views and judge_every must be at least 1, got "
+                f"{self.iterations}, {self.views} and {self.judge_every}"
+            )
+        if not 0 < self.learning_rate < math.inf:
+            raise ValueError(f"learning_rate must be positive, got {self.learning_rate}")
+        if not (self.jitter >= 0 and 0 <= self.total_variation < math.inf):
+            raise ValueError(
+                "jitter and total_variation must not be negative, got "
+                f"{self.jitter} and {self.total_variation}"
             )
         if not 0 < self.crop <= 1 or not 0 <= self.averaging < 1:
-            raise ValueError("crop must be in (0, 1] and averaging in [0, 1)")
+            raise ValueError(
+                "crop must be in (0, 1] and averaging in [0, 1), got "
+                f"{self.crop} and {self.averaging}"
+            )
+        if self.stop_above is not None and math.isnan(self.stop_above):
+            raise ValueError("stop_above must be a number")
         if self.patience is not None and self.patience < 1:
             raise ValueError("patience must be at least 1")
 

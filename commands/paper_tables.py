@@ -34,7 +34,10 @@ def paper_table_section(name: str, run: str) -> Section:
     found = _found(layout, Path(run))
     if not found:
         pattern = layout.stage.format(row="*", column="*") + "_seed*"
-        raise InputError(f"{run} has no {pattern}/metrics.json: no stage of {name} is finished")
+        raise InputError(
+            f"'{run}' has no {pattern}/metrics.json: no stage of {name} is finished; --run is "
+            "what the pipeline names at its end"
+        )
     table = _table(layout, found)
     return Section(
         title=layout.title,

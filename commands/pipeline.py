@@ -97,6 +97,7 @@ def pipeline(
             # Before the first stage, as it may take days until the last.
             made_by = f"check 'config' of stage {name}, or whether this scale is for the pipeline"
             require_file(path, what="config file", made_by=made_by)
+    _require_stages_of_inputs(Path(run), stages)
     for number, (name, stage) in enumerate(stages.items(), start=1):
         title = f"[{number}/{len(stages)}] {name}"
 
@@ -112,6 +113,22 @@ def pipeline(
         with alone if first else nullcontext():
             _run_stage(Path(run), name, stage, title, dispatch)
     _say(f"all {len(stages)} stages are complete; results are in {run}")
+
+
+def _require_stages_of_inputs(run: Path, stages: dict[str, Stage]) -> None:
+    """Refuses an input that no stage can make, before any stage has run.
+
+    Raises:
+        InputError: There is one.
+    """
+    for name, stage in stages.items():
+        for option, path in stage.inputs.items():
+            source = Path(path).parts[0]
+            if "<" not in path and source not in (*stages, "..") and not (run / path).exists():
+                raise InputError(
+                    f"stage {name} takes {option} from {run / path}, but no stage is named "
+                    f"'{source}'; check the grid's values"
+                )
 
 
 def _run_stage(
@@ -166,8 +183,11 @@ def expand_grid(stages: dict[str, Stage], grid: dict[str, list[Value]]) -> dict[
     Raises:
         InputError: Two stages of one name differ, or a name or a value list cannot be used.
     """
-    if {"run", "stage"} & set(grid) or not all(grid.values()):
-        raise InputError("a grid has names other than 'run' and 'stage', each with some values")
+    if {"run", "stage"} & set(grid):
+        raise InputError("a grid has names other than 'run' and 'stage'")
+    for name, choices in grid.items():
+        if not choices:
+            raise InputError(f"'{name}' has no values in the grid; give some")
     stages = {str(name): stage for name, stage in stages.items()}  # YAML has numbers as names, too.
     expanded: dict[str, Stage] = {}
     repeated_names = [name for name in stages if _filled(name, dict.fromkeys(grid, "")) != name]
@@ -213,13 +233,18 @@ def _state(run: Path, directory: Path, stage: Stage) -> dict[str, Any]:
         "command": _command_line(run, directory, stage),
         "configs": [sha256_of_file(path) for path in stage.config],
         "inputs": {
-            **{name: _digest(run, name, path) for name, path in stage.inputs.items()},
+            **{
+                name: _digest(run, f"{name} of stage {directory.name}", path)
+                for name, path in stage.inputs.items()
+            },
             **{path: sha256_of_content(run / path) for path in _named(run, directory.name, read)},
         },
         "package_version": package_version(),
     }
-    digest = hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()
-    return {"fingerprint": digest, **description}
+    # Another way to write the run's path, or a move of it, changes no result.
+    anywhere = _command_line(Path("{run}"), Path("{run}") / directory.name, stage)
+    decisive = json.dumps({**description, "command": anywhere}, sort_keys=True)
+    return {"fingerprint": hashlib.sha256(decisive.encode()).hexdigest(), **description}
 
 
 def _digest(run: Path, name: str, path: str) -> str | dict[str, str]:

@@ -94,7 +94,7 @@ def inversion_grid(
     sets = {"train_images": "training image"}
     if "original_images" in evaluation:
         sets["original_images"] = "inversion of its embedding"
-    sets["images"] = "inversion of the recovered vector" if by_target else "picture"
+    sets["images"] = "inversion of the target" if by_target else "picture"
     networks = [n for n in ("attacked", "second") if f"{n}_similarity" in evaluation]
     order = evaluation["target_similarity"].argsort(descending=True).tolist()
     columns = min(columns, len(order))
@@ -118,7 +118,7 @@ def inversion_grid(
             axis.set_title(" · ".join(numbers), fontsize=8, pad=2)
     figure.suptitle(
         "\n".join(sets.values())
-        + f"\nnumbers: similarity of the {'recovered vector' if by_target else 'picture'}, and of"
+        + f"\nnumbers: similarity of the {'target' if by_target else 'picture'}, and of"
         + "\nthe pictures by the "
         + " · ".join(f"{network} network" for network in networks),
         fontsize=7,

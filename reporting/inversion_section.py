@@ -16,6 +16,12 @@ THREAT_MODEL_OF_THE_BASELINE = (
     "The attacker holds the probe and the public backbone: a picture is sought that the probe is "
     "sure of. Training images enter below only, to be shown beside it."
 )
+THREAT_MODEL_OF_TRUE_EMBEDDINGS = (
+    "No attack: a picture is sought whose embedding is a training image's own. It shows what an "
+    "inversion gives at best."
+)
+# Rounding aside, only a training image's own embedding is as near to it.
+_OWN = 1 - 1e-5
 CAVEATS = (
     "A picture whose embedding fits need not look like the training image: networks are easily "
     "fooled. Look at the pictures, and at the score of a network that the inversion did not see.",
@@ -49,12 +55,17 @@ def inversion_section(metrics: Mapping[str, Any], tensors: Mapping[str, Tensor])
     by_target = metrics.get("by_target", True)
     caption = "Training images and what was recovered of them, most similar vectors first."
     title, headline = "Pictures of recovered vectors", "vectors turned into pictures"
+    threat_model = THREAT_MODEL
+    if by_target and images[-1]["target_similarity"] > _OWN:
+        caption = "Training images and inversions of their embeddings."
+        title, threat_model = "Pictures of training images", THREAT_MODEL_OF_TRUE_EMBEDDINGS
     if not by_target:
         caption = "Pictures, each below the training image that it is nearest to."
         title, headline = "Pictures that the probe is sure of", "pictures that the probe is sure of"
+        threat_model = THREAT_MODEL_OF_THE_BASELINE
     return Section(
         title=title,
-        threat_model=THREAT_MODEL if by_target else THREAT_MODEL_OF_THE_BASELINE,
+        threat_model=threat_model,
         headline=f"{len(images)} {headline}",
         tables=[table],
         figures=[Picture.of(inversion_grid(tensors, by_target=by_target), caption)],

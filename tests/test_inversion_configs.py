@@ -229,7 +229,9 @@ def test_figure(config: str, made: Path, tmp_path: Path, monkeypatch: pytest.Mon
     found = finished_files(tmp_path / "run", "report*/report.html")
     pages = [page.read_text(encoding="utf-8") for page in found]
     assert len(pages) == (2 if figure(config) == "fig15" else 1)
-    sought = "that the probe is sure of" if figure(config) == "fig19" else "of recovered vectors"
+    sought = {"fig19": "that the probe is sure of", "fig09": "of training images"}.get(
+        figure(config), "of recovered vectors"
+    )
     assert all(f"Pictures {sought}" in page for page in pages)
 
 

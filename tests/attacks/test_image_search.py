@@ -175,6 +175,11 @@ def test_noise_falls_at_half_and_three_quarters() -> None:
         ({"crop": 0.0}, "crop"),
         ({"averaging": 1.0}, "averaging"),
         ({"learning_rate": -1.0}, "learning_rate"),
+        ({"learning_rate": float("nan")}, "learning_rate .* got nan"),
+        ({"total_variation": float("nan")}, "total_variation"),
+        ({"stop_above": float("nan")}, "stop_above"),
+        ({"jitter": -1}, "jitter"),
+        ({"judge_every": 0}, "judge_every"),
         ({"patience": 0}, "patience"),
     ],
 )

@@ -51,7 +51,7 @@ def test_without_a_grid_nothing_changes() -> None:
     ("name", "grid", "message"),
     [
         ("a", {"n": [1, 2]}, "different stages named 'a'"),
-        ("a_{n}", {"n": []}, "each with some values"),
+        ("a_{n}", {"n": []}, "'n' has no values"),
         ("a_{run}", {"run": [1]}, "other than 'run' and 'stage'"),
     ],
 )

@@ -62,6 +62,29 @@ def own_copy(finished: Path, tmp_path: Path) -> Iterator[Path]:
     shutil.copytree(tmp_path / "backup", finished)
 
 
+def test_another_way_to_write_the_run_changes_nothing(
+    finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = small_pipeline(finished)
+    elsewhere = Path(os.path.relpath(finished))
+    assert run_cli("pipeline", f"--config={config}", f"--run={elsewhere}") == 0
+    printed = capsys.readouterr().out
+    assert "starts" not in printed
+    assert printed.count("complete, skipped") == 5
+
+
+def test_an_input_that_no_stage_makes_is_refused_at_once(tmp_path: Path) -> None:
+    stages = {
+        "first": Stage("report", options={"metrics": "x"}),
+        "second": Stage("report", inputs={"metrics": "frist/metrics.json"}),
+    }
+    dispatched: list[list[str]] = []
+    with pytest.raises(InputError, match=r"stage second takes metrics from .*frist/metrics\.json"):
+        pipeline(str(tmp_path / "run"), stages, dispatch=dispatched.append)
+    assert not dispatched
+    assert not (tmp_path / "run").exists()
+
+
 def contents(run: Path) -> dict[str, bytes]:
     """Every result of a run; logs apart."""
     return {
@@ -330,7 +353,7 @@ def test_a_failing_stage_stops_the_chain(tmp_path: Path) -> None:
     ("stage", "message"),
     [
         (Stage("fit", config=["missing.yaml"]), "no config file at missing.yaml"),
-        (Stage("fit", inputs={"model.x": "a/x"}), "no input model.x at"),
+        (Stage("fit", inputs={"model.x": "s/x"}), "no input model.x of stage s at"),
         (Stage("fit", outputs=["never"]), "no output of stage s at"),
     ],
 )
