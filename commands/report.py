@@ -1,5 +1,6 @@
 """The HTML report about finished runs."""
 
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,6 +26,7 @@ from commands.stages import finished_files
 from commands.table import find_runs
 from reporting.inversion_section import inversion_section
 from reporting.page import DOCTYPE, Page, Section, render
+from reporting.reconstruction_overview import overview_section
 from reporting.reconstruction_section import reconstruction_section
 
 MADE_BY = "a `test` stage makes one, as with configs/quickstart/evaluate.yaml"
@@ -62,11 +64,19 @@ def report(
         section = own[table](run) if table in own else paper_table_section(table, run)
         sections[Path(run) / table] = section
     given = [metrics] if isinstance(metrics, str) else metrics or []
-    for path in _paths(given if inversions is None else [inversions, *given]):
+    paths = _paths(given if inversions is None else [inversions, *given])
+    for path in paths:
         sections[path.parent] = _section(path)
     target = Path(output) if output is not None else next(iter(sections)) / "report.html"
     if output is None and run is not None:
         target = Path(run) / "report.html"
+    groups = _over_seeds(paths)
+    if any(len(runs) > 1 for runs in groups.values()):
+        try:
+            overview = overview_section(groups)
+        except (LookupError, TypeError, ValueError) as error:
+            raise InputError(f"the runs cannot be averaged ({error!r}); {MADE_BY}") from error
+        sections = {paths[0].parents[1] / "all": overview, **sections}
     titles = list(dict.fromkeys(section.title for section in sections.values()))
     page = Page(
         title=titles[0] if len(titles) == 1 else "What trained models give away",
@@ -120,6 +130,16 @@ def _section(path: Path) -> Section:
             f"{path} is not the metrics file of an evaluation ({error!r}); {MADE_BY}"
         ) from error
     return section
+
+
+def _over_seeds(paths: Sequence[Path]) -> dict[str, list[dict[str, Any]]]:
+    """Metrics of reconstructions by the name of their stage without its seed."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for path in paths:
+        content: Any = read_json(path, what="metrics file", made_by=MADE_BY)
+        if {"num_train", "candidates"} <= content.keys():
+            groups.setdefault(re.sub(r"[-_]?seed\d+", "", path.parent.name), []).append(content)
+    return dict(sorted(groups.items(), key=lambda group: -len(group[1])))
 
 
 def _configs(directories: Sequence[Path]) -> list[tuple[str, str]]:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import yaml
 from lightning.pytorch.utilities import rank_zero_only
+from scipy import stats
 from sklearn.metrics.pairwise import cosine_similarity
 
 from artifacts.errors import InputError
@@ -130,6 +131,32 @@ def test_a_report_takes_several_runs(finished: Path, tmp_path: Path) -> None:
     assert page.count("data:image/png;base64,") == 2 * (
         finished / "report/report.html"
     ).read_text().count("data:image/png;base64,")
+
+
+def test_a_report_begins_with_the_mean_over_seeds(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    counts = [11, 17, 14]
+    for seed, count in enumerate(counts):
+        shutil.copytree(finished / "evaluate", tmp_path / "run" / f"evaluate_seed{seed}")
+        path = tmp_path / "run" / f"evaluate_seed{seed}" / "metrics.json"
+        metrics = json.loads(path.read_text())
+        metrics["candidates"]["cosine"]["0.75"] |= {"recovered": count, "null_held_out": 2}
+        path.write_text(json.dumps(metrics))
+        (path.parent / "stage.json").unlink(missing_ok=True)
+    words = [f"--metrics={tmp_path}/run/evaluate_seed<seed>/metrics.json", "--output"]
+    assert run_cli("report", *words, tmp_path / "page.html") == 0
+    low, high = stats.t.interval(0.95, 2, loc=np.mean(counts), scale=stats.sem(counts))
+    expected = f"{np.mean(counts):.1f} ± {(high - low) / 2:.1f} of 20 training images recovered"
+    first = f"evaluate: {expected} (cosine > 0.75), held-out samples 2.0 ± 0.0; mean of 3 runs"
+    assert capsys.readouterr().out.splitlines()[0] == first
+    page = (tmp_path / "page.html").read_text()
+    assert page.index(expected) < page.index("evaluate_seed0")
+    del metrics["candidates"]["cosine"]["0.75"]
+    path.write_text(json.dumps(metrics))
+    assert run_cli("report", *words, tmp_path / "other.html") == 1
+    assert "the runs cannot be averaged (KeyError('0.75'))" in capsys.readouterr().err
+    assert not (tmp_path / "other.html").exists()
 
 
 def test_counts_agree_with_scikit_learn(finished: Path) -> None:
