@@ -123,10 +123,10 @@ def _require_stages_of_inputs(run: Path, stages: dict[str, Stage]) -> None:
     """
     for name, stage in stages.items():
         for option, path in stage.inputs.items():
-            source = Path(path).parts[0]
-            if "<" not in path and source not in (*stages, "..") and not (run / path).exists():
+            source = path.partition("/")[0]
+            if "<" not in path and source not in (*stages, "..") and not (run / path).is_file():
                 raise InputError(
-                    f"stage {name} takes {option} from {run / path}, but no stage is named "
+                    f"stage {name} takes {option} from '{path}' in {run}, but no stage is named "
                     f"'{source}'; check the grid's values"
                 )
 

@@ -76,7 +76,7 @@ def report(
             overview = overview_section(groups)
         except (LookupError, TypeError, ValueError) as error:
             raise InputError(f"the runs cannot be averaged ({error!r}); {MADE_BY}") from error
-        sections = {paths[0].parents[1] / "all": overview, **sections}
+        sections = {paths[0].parent.parent / "all": overview, **sections}
     titles = list(dict.fromkeys(section.title for section in sections.values()))
     page = Page(
         title=titles[0] if len(titles) == 1 else "What trained models give away",
@@ -133,12 +133,13 @@ def _section(path: Path) -> Section:
 
 
 def _over_seeds(paths: Sequence[Path]) -> dict[str, list[dict[str, Any]]]:
-    """Metrics of reconstructions by the name of their stage without its seed."""
+    """Metrics of reconstructions by run and name of their stage without its seed."""
     groups: dict[str, list[dict[str, Any]]] = {}
-    for path in paths:
+    for path in dict.fromkeys(paths):
         content: Any = read_json(path, what="metrics file", made_by=MADE_BY)
         if {"num_train", "candidates"} <= content.keys():
-            groups.setdefault(re.sub(r"[-_]?seed\d+", "", path.parent.name), []).append(content)
+            stage = re.sub(r"[-_]?seed\d+", "", path.parent.name)
+            groups.setdefault(str(path.parent.parent / stage), []).append(content)
     return dict(sorted(groups.items(), key=lambda group: -len(group[1])))
 
 

@@ -18,9 +18,9 @@ class InversionEvaluation(L.LightningModule):
     """Measures how much inverted images resemble training images; ``test`` only.
 
     Each image is compared with the training image whose embedding its target is nearest to, or its
-    own embedding if it was made without a target. The
-    attacked backbone alone would be fooled by an adversarial picture, so a second network can
-    judge as well. This is evaluation, not attack: it alone reads the training images.
+    own embedding if it was made without a target. The attacked backbone alone would be fooled by an
+    adversarial picture, so a second network can judge as well. This is evaluation, not attack: it
+    alone reads the training images.
 
     Args:
         inversions: The ``inversions.safetensors`` of an inversion.

@@ -4,10 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from reporting.page import Section, Table
-from reporting.reconstruction_section import CAVEATS, THREAT_MODEL
+from reporting.reconstruction_section import CAVEATS, COUNTED, THREAT_MODEL
 from reporting.sweep import estimate
-
-_COUNTED = ("recovered", "null_held_out", "null_random")
 
 
 def overview_section(groups: Mapping[str, Sequence[dict[str, Any]]]) -> Section:
@@ -25,7 +23,7 @@ def overview_section(groups: Mapping[str, Sequence[dict[str, Any]]]) -> Section:
         counted = [run["candidates"]["cosine"] for run in runs]
         for threshold in counted[0]:
             counts = [of_run[threshold] for of_run in counted]
-            cells = [str(estimate([count[key] for count in counts])) for key in _COUNTED]
+            cells = [str(estimate([count[key] for count in counts])) for key in COUNTED]
             total = estimate([run["num_train"] for run in runs])
             rows.append([name, str(len(runs)), threshold, *cells, f"{total.mean:g}"])
             lines.append(

@@ -80,7 +80,7 @@ def test_an_input_that_no_stage_makes_is_refused_at_once(tmp_path: Path) -> None
         "second": Stage("report", inputs={"metrics": "frist/metrics.json"}),
     }
     dispatched: list[list[str]] = []
-    with pytest.raises(InputError, match=r"stage second takes metrics from .*frist/metrics\.json"):
+    with pytest.raises(InputError, match=r"stage second takes metrics from 'frist/metrics\.json'"):
         pipeline(str(tmp_path / "run"), stages, dispatch=dispatched.append)
     assert not dispatched
     assert not (tmp_path / "run").exists()
@@ -148,10 +148,17 @@ def test_a_report_begins_with_the_mean_over_seeds(
     assert run_cli("report", *words, tmp_path / "page.html") == 0
     low, high = stats.t.interval(0.95, 2, loc=np.mean(counts), scale=stats.sem(counts))
     expected = f"{np.mean(counts):.1f} ± {(high - low) / 2:.1f} of 20 training images recovered"
-    first = f"evaluate: {expected} (cosine > 0.75), held-out samples 2.0 ± 0.0; mean of 3 runs"
-    assert capsys.readouterr().out.splitlines()[0] == first
+    first = f"{tmp_path}/run/evaluate: {expected} (cosine > 0.75), held-out samples 2.0 ± 0.0"
+    assert capsys.readouterr().out.splitlines()[0] == f"{first}; mean of 3 runs"
     page = (tmp_path / "page.html").read_text()
     assert page.index(expected) < page.index("evaluate_seed0")
+    # Runs of other directories are no seeds of one another.
+    shutil.copytree(finished / "evaluate", tmp_path / "other" / "evaluate")
+    both = [str(finished / "evaluate/metrics.json"), f"{tmp_path}/other/evaluate/metrics.json"]
+    assert (
+        run_cli("report", f"--metrics={json.dumps(both)}", *words[1:], tmp_path / "two.html") == 0
+    )
+    assert "mean of" not in capsys.readouterr().out
     del metrics["candidates"]["cosine"]["0.75"]
     path.write_text(json.dumps(metrics))
     assert run_cli("report", *words, tmp_path / "other.html") == 1
@@ -381,6 +388,7 @@ def test_a_failing_stage_stops_the_chain(tmp_path: Path) -> None:
     [
         (Stage("fit", config=["missing.yaml"]), "no config file at missing.yaml"),
         (Stage("fit", inputs={"model.x": "s/x"}), "no input model.x of stage s at"),
+        (Stage("fit", inputs={"model.x": ""}), "no stage is named ''"),
         (Stage("fit", outputs=["never"]), "no output of stage s at"),
     ],
 )
