@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from attacks.image_loss import embedding_loss
 from attacks.image_search import ImageSearch, SearchSettings, image_seeds
 from models.backbones import Backbone, Encoder
-from models.deep_image_prior import build_priors
+from models.deep_image_prior import PriorSettings, build_priors
 
 CHANNELS = 32
 
@@ -45,7 +45,7 @@ def new_search(
     def objective(images: Tensor, shown: Tensor) -> tuple[Tensor, Tensor]:
         return embedding_loss(backbone(images).float(), targets[shown], "cosine")
 
-    priors = build_priors(seeds, size, in_channels=CHANNELS, grouped=grouped).to(device)
+    priors = build_priors(seeds, size, PriorSettings(CHANNELS, grouped=grouped)).to(device)
     settings = SearchSettings(iterations=iterations, judge_every=iterations + 1)
     shape = (CHANNELS, size, size)
     return ImageSearch(priors, objective, seeds, shape, settings, apart=not grouped)

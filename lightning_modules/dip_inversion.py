@@ -11,6 +11,7 @@ from attacks.recovery import rescaled
 from lightning_modules.image_search import DEFAULT_SEARCH, GeneratedImages
 from lightning_modules.inverted_images import Batch, load_standardisation, require_width
 from models.backbones import Features
+from models.deep_image_prior import DEFAULT_PRIOR, PriorSettings
 from models.probe import Probe
 
 
@@ -36,11 +37,7 @@ class DIPInversion(GeneratedImages):
         image_size: Side S of images, by default the backbone's.
         features: The backbone's features.
         search: How images are searched for.
-        noise_channels: Channels of the generator's input: 32 in the method's reference, 3 in the
-            paper.
-        num_scales: Scales of the generator; fewer where the image is too small.
-        grouped: Grouped convolutions for a batch in place of one generator after another. Slower on
-            a CPU; the images are the same but for rounding.
+        generator: What the generators of images are like.
         seed: Seed of generators, noise and views.
 
     Raises:
@@ -61,9 +58,7 @@ class DIPInversion(GeneratedImages):
         image_size: int | None = None,
         features: Features = "cls",
         search: SearchSettings = DEFAULT_SEARCH,
-        noise_channels: int = 32,
-        num_scales: int = 6,
-        grouped: bool = False,
+        generator: PriorSettings = DEFAULT_PRIOR,
         seed: int = 0,
     ) -> None:
         super().__init__(
@@ -72,9 +67,7 @@ class DIPInversion(GeneratedImages):
             image_size=image_size,
             features=features,
             search=search,
-            noise_channels=noise_channels,
-            num_scales=num_scales,
-            grouped=grouped,
+            generator=generator,
             seed=seed,
         )
         if not 0 < scale < float("inf"):

@@ -10,6 +10,7 @@ from attacks.image_search import SearchSettings
 from lightning_modules.image_search import DEFAULT_SEARCH, GeneratedImages
 from lightning_modules.inverted_images import Batch, load_standardisation
 from models.backbones import Features
+from models.deep_image_prior import DEFAULT_PRIOR, PriorSettings
 from models.probe import Probe
 
 
@@ -32,9 +33,7 @@ class ImageActivationMaximisation(GeneratedImages):
         image_size: Side S of images, by default the backbone's.
         features: The backbone's features.
         search: How images are searched for.
-        noise_channels: Channels of the generator's input.
-        num_scales: Scales of the generator; fewer where the image is too small.
-        grouped: See :class:`~lightning_modules.DIPInversion`.
+        generator: What the generators of images are like.
         seed: Seed of generators, noise and views.
 
     Raises:
@@ -55,9 +54,7 @@ class ImageActivationMaximisation(GeneratedImages):
         image_size: int | None = None,
         features: Features = "cls",
         search: SearchSettings = DEFAULT_SEARCH,
-        noise_channels: int = 32,
-        num_scales: int = 6,
-        grouped: bool = False,
+        generator: PriorSettings = DEFAULT_PRIOR,
         seed: int = 0,
     ) -> None:
         super().__init__(
@@ -66,9 +63,7 @@ class ImageActivationMaximisation(GeneratedImages):
             image_size=image_size,
             features=features,
             search=search,
-            noise_channels=noise_channels,
-            num_scales=num_scales,
-            grouped=grouped,
+            generator=generator,
             seed=seed,
         )
         if min(num_images, first + 1, stride, batch_size) < 1 or first >= num_images:

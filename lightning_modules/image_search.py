@@ -13,7 +13,7 @@ from artifacts.errors import InputError
 from attacks.image_search import ImageSearch, SearchSettings, image_seeds
 from lightning_modules.inverted_images import Batch, InvertedImages
 from models.backbones import Backbone, Features, load_backbone
-from models.deep_image_prior import build_priors, largest_num_scales
+from models.deep_image_prior import PriorSettings, build_priors, largest_num_scales
 
 DEFAULT_SEARCH = SearchSettings()
 
@@ -43,15 +43,11 @@ class GeneratedImages(InvertedImages):
         image_size: Side S of images, by default the backbone's.
         features: The backbone's features.
         search: How images are searched for.
-        noise_channels: Channels of the generator's input: 32 in the method's reference, 3 in the
-            paper.
-        num_scales: Scales of the generator; fewer where the image is too small.
-        grouped: Grouped convolutions for a batch in place of one generator after another. Slower on
-            a CPU; the images are the same but for rounding.
+        generator: What the generators are like.
         seed: Seed of generators, noise and views.
 
     Raises:
-        InputError: A number makes no sense.
+        InputError: The seed is negative.
     """
 
     backbone: Backbone
@@ -64,21 +60,15 @@ class GeneratedImages(InvertedImages):
         image_size: int | None,
         features: Features,
         search: SearchSettings,
-        noise_channels: int,
-        num_scales: int,
-        grouped: bool,
+        generator: PriorSettings,
         seed: int,
     ) -> None:
         super().__init__(seed)
-        if min(noise_channels, num_scales) < 1:
-            raise InputError("noise_channels and num_scales must be at least 1")
         self.load = partial(
             load_backbone, backbone, weights, image_size=image_size, features=features
         )
         self.search = search
-        self.noise_channels = noise_channels
-        self.num_scales = num_scales
-        self.grouped = grouped
+        self.generator = generator
 
     @abstractmethod
     def objective(self, batch: Batch, embeddings: Tensor, shown: Tensor) -> tuple[Tensor, Tensor]:
@@ -125,13 +115,8 @@ class GeneratedImages(InvertedImages):
         """The search for the images of a batch, at its beginning."""
         size = self.backbone.image_size
         seeds = image_seeds(self.seed, batch["index"].tolist())
-        priors = build_priors(
-            seeds,
-            size,
-            in_channels=self.noise_channels,
-            num_scales=self.num_scales,
-            grouped=self.grouped,
-        ).to(device=self.device, dtype=self.dtype)  # type: ignore[arg-type]
+        priors = build_priors(seeds, size, self.generator)
+        priors.to(device=self.device, dtype=self.dtype)  # type: ignore[arg-type]
 
         def objective(images: Tensor, shown: Tensor) -> tuple[Tensor, Tensor]:
             embeddings = self.backbone(images)
@@ -139,8 +124,9 @@ class GeneratedImages(InvertedImages):
             with torch.autocast(self.device.type, enabled=False):
                 return self.objective(batch, embeddings.to(self.dtype), shown)
 
-        shape = (self.noise_channels, size, size)
-        return ImageSearch(priors, objective, seeds, shape, self.search, apart=not self.grouped)
+        shape = (self.generator.noise_channels, size, size)
+        apart = not self.generator.grouped
+        return ImageSearch(priors, objective, seeds, shape, self.search, apart=apart)
 
     def predict_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
         """Searches for those images of a batch that are not finished yet.

@@ -6,14 +6,47 @@ Image Prior's (Ulyanov et al., 2018).
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from models.colours import Colours, to_colours
+
 CHANNELS = (16, 32, 64, 128, 128, 128)
 KERNELS = (7, 7, 5, 5, 3, 3)
 SKIP_CHANNELS = 4
+
+
+@dataclass(frozen=True)
+class PriorSettings:
+    """What the generators of images are like.
+
+    Attributes:
+        noise_channels: Channels of the input: 32 in the method's reference, 3 in the paper.
+        num_scales: Scales of the U-Net; fewer where the image is too small.
+        colours: How three channels become a colour, see :func:`~models.colours.to_colours`.
+        grouped: One module of grouped convolutions for a batch in place of a loop over modules.
+            Slower on a CPU; the images are the same but for rounding.
+    """
+
+    noise_channels: int = 32
+    num_scales: int = 6
+    colours: Colours = "rgb"
+    grouped: bool = False
+
+    def __post_init__(self) -> None:
+        """Checks the numbers.
+
+        Raises:
+            ValueError: One is not positive.
+        """
+        if min(self.noise_channels, self.num_scales) < 1:
+            raise ValueError("noise_channels and num_scales must be at least 1")
+
+
+DEFAULT_PRIOR = PriorSettings()
 
 
 class _Block(nn.Module):
@@ -94,35 +127,33 @@ class DeepImagePrior(nn.Module):
 
     Six scales with 16, 32, 64, 128, 128, 128 channels down and up, kernels 7, 7, 5, 5, 3, 3, stride
     2 down, bilinear up, 4 skip channels, reflection padding, batch normalisation, LeakyReLU 0.2, a
-    1×1 convolution after each block up, a sigmoid. Small images have fewer scales: normalisation
-    over one pixel is empty, and reflection needs more pixels than it adds.
+    1×1 convolution after each block up, a sigmoid at the end. Small images have fewer scales:
+    normalisation over one pixel is empty, and reflection needs more pixels than it adds.
 
     Args:
         image_size: Side S of an image.
-        in_channels: Channels of the noise: 32 in the method's reference, 3 in the paper.
-        num_scales: At most this many.
+        settings: What the network is like.
         groups: Number of images G.
 
     Raises:
-        ValueError: The image is too small for one scale, or a number is not positive.
+        ValueError: The image is too small for one scale.
     """
 
     def __init__(
-        self, image_size: int, in_channels: int = 32, num_scales: int = 6, groups: int = 1
+        self, image_size: int, settings: PriorSettings = DEFAULT_PRIOR, groups: int = 1
     ) -> None:
         super().__init__()
-        if min(in_channels, num_scales, groups) < 1:
-            raise ValueError("in_channels, num_scales and groups must be at least 1")
-        num_scales = min(num_scales, largest_num_scales(image_size))
+        num_scales = min(settings.num_scales, largest_num_scales(image_size))
         self.groups = groups
-        self.net = _Scale(groups, in_channels, 0, num_scales)
+        self.colours = settings.colours
+        self.net = _Scale(groups, settings.noise_channels, 0, num_scales)
         self.head = nn.Conv2d(groups * CHANNELS[0], groups * 3, 1, groups=groups)
 
     def forward(self, noise: Tensor) -> Tensor:
-        """Noise (G, in_channels, S, S) to images (G, 3, S, S) in [0, 1]."""
+        """Noise (G, c, S, S) to images (G, 3, S, S) in [0, 1]."""
         side_by_side = noise if self.groups == 1 else noise.flatten(0, 1).unsqueeze(0)
         pixels: Tensor = self.head(self.net(side_by_side))
-        return torch.sigmoid(pixels).view(self.groups, 3, *pixels.shape[-2:])
+        return to_colours(pixels.view(self.groups, 3, *pixels.shape[-2:]), self.colours)
 
 
 class SeparatePriors(nn.Module):
@@ -139,7 +170,7 @@ class SeparatePriors(nn.Module):
         self.to(memory_format=torch.channels_last)
 
     def forward(self, noise: Tensor, members: Sequence[int]) -> Tensor:
-        """Images (A, 3, S, S) in [0, 1] of some of the B, from their noise (A, in_channels, S, S).
+        """Images (A, 3, S, S) in [0, 1] of some of the B, from their noise (A, c, S, S).
 
         Args:
             noise: Of the images asked for.
@@ -195,33 +226,24 @@ def largest_num_scales(image_size: int) -> int:
 
 
 def build_priors(
-    seeds: Sequence[int],
-    image_size: int,
-    *,
-    in_channels: int = 32,
-    num_scales: int = 6,
-    grouped: bool = False,
+    seeds: Sequence[int], image_size: int, settings: PriorSettings = DEFAULT_PRIOR
 ) -> Priors:
     """Priors of several images, each initialised from its own seed alone.
 
     Args:
         seeds: One for each image.
         image_size: Side S.
-        in_channels: See :class:`DeepImagePrior`.
-        num_scales: See :class:`DeepImagePrior`.
-        grouped: One module with grouped convolutions in place of a loop over modules. Both give
-            the same images; which is faster depends on the device and the image size.
+        settings: What they are like.
 
     Returns:
-        A module that maps noise (A, in_channels, S, S) and the numbers of A of the images to these
-        images (A, 3, S, S).
+        A module that maps noise (A, noise_channels, S, S) and the numbers of A of the images to
+        these images (A, 3, S, S).
     """
     priors = []
     for seed in seeds:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            priors.append(DeepImagePrior(image_size, in_channels, num_scales))
-    if not grouped:
+            priors.append(DeepImagePrior(image_size, settings))
+    if not settings.grouped:
         return SeparatePriors(priors)
-    together = DeepImagePrior(image_size, in_channels, num_scales, groups=len(priors))
-    return GroupedPriors(priors, together)
+    return GroupedPriors(priors, DeepImagePrior(image_size, settings, groups=len(priors)))

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from attacks.image_search import ImageSearch, NoiseSchedule, SearchSettings, image_seeds
 from attacks.views import random_views, total_variation
-from models.deep_image_prior import DeepImagePrior, build_priors
+from models.deep_image_prior import DeepImagePrior, PriorSettings, build_priors
 
 SIZE, CHANNELS = 12, 4
 TARGETS = torch.randn(4, 10, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
@@ -32,7 +32,7 @@ def search(
     indices: list[int], settings: SearchSettings = SETTINGS, grouped: bool = False
 ) -> ImageSearch:
     seeds = image_seeds(0, indices)
-    priors = build_priors(seeds, SIZE, in_channels=CHANNELS, grouped=grouped).double()
+    priors = build_priors(seeds, SIZE, PriorSettings(CHANNELS, grouped=grouped)).double()
 
     def objective(images: Tensor, shown: Tensor) -> tuple[Tensor, Tensor]:
         target = TARGETS[torch.tensor(indices)[shown]]
@@ -98,7 +98,7 @@ def test_a_plain_loop_gives_the_same() -> None:
     found = run(search([1], settings))
     (seed,) = image_seeds(0, [1])
     torch.manual_seed(seed)
-    prior = DeepImagePrior(SIZE, CHANNELS).double()
+    prior = DeepImagePrior(SIZE, PriorSettings(CHANNELS)).double()
     generator = torch.Generator().manual_seed(seed)
 
     def noise() -> Tensor:

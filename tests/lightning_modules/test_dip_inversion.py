@@ -15,6 +15,7 @@ from artifacts.tensors import INVERSIONS, REPRESENTATIVES, read_tensors, write_t
 from attacks.image_search import SearchSettings
 from datamodules import RepresentativesDataModule
 from lightning_modules import DIPInversion
+from models.deep_image_prior import PriorSettings
 from models.probe import Probe
 from tests.conftest import REPOSITORY, quiet, run_cli
 from tests.test_spread import TWO, run_processes
@@ -26,7 +27,7 @@ SMALL = [
     "--model.backbone=identity",
     "--model.weights=null",
     f"--model.image_size={SIZE}",
-    "--model.noise_channels=4",
+    "--model.generator.noise_channels=4",
     "--model.search.iterations=20",
     "--model.search.judge_every=10",
     "--model.search.jitter=0",
@@ -220,7 +221,7 @@ def test_the_attack_is_the_same_without_callbacks(folder: Path, whole: Path) -> 
         "identity",
         f"{folder}/probe.safetensors",
         image_size=SIZE,
-        noise_channels=4,
+        generator=PriorSettings(noise_channels=4),
         search=_settings_of(whole),
     )
     trainer = L.Trainer(
@@ -255,6 +256,8 @@ def test_only_the_generator_learns(folder: Path) -> None:
     [
         ("--model.search.iterations=0", "at least 1"),
         ("--model.search.noise.until=[0.9, 0.1]", "rise between 0 and 1"),
+        ("--model.generator.num_scales=0", "at least 1"),
+        ("--model.generator.colours=purple", "'decorrelated', 'bounded'"),
         ("--model.image_size=16", "features"),
         ("--model.image_size=5", "too small"),
         ("--model.backbone=nothing", "no backbone 'nothing'"),

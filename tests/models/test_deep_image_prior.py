@@ -5,7 +5,12 @@ from typing import Any
 import pytest
 import torch
 
-from models.deep_image_prior import DeepImagePrior, build_priors, largest_num_scales
+from models.deep_image_prior import (
+    DeepImagePrior,
+    PriorSettings,
+    build_priors,
+    largest_num_scales,
+)
 
 
 def test_size_is_that_of_the_reference() -> None:
@@ -19,7 +24,9 @@ def test_size_is_that_of_the_reference() -> None:
 )
 def test_scales_fit_the_image(image_size: int, scales: int) -> None:
     assert largest_num_scales(image_size) == scales
-    images = DeepImagePrior(image_size, in_channels=3)(torch.randn(1, 3, image_size, image_size))
+    images = DeepImagePrior(image_size, PriorSettings(noise_channels=3))(
+        torch.randn(1, 3, image_size, image_size)
+    )
     assert images.shape == (1, 3, image_size, image_size)
     assert bool(torch.isfinite(images).all())
     assert 0 <= float(images.detach().min()) <= float(images.detach().max()) <= 1
@@ -42,7 +49,7 @@ def test_grouped_equals_separate_in_values_and_gradients() -> None:
     weights = torch.randn(3, 3, 20, 20, dtype=torch.float64)
     results: list[tuple[Any, torch.Tensor]] = []
     for grouped in (False, True):
-        priors = build_priors(seeds, 20, in_channels=5, grouped=grouped).double()
+        priors = build_priors(seeds, 20, PriorSettings(5, grouped=grouped)).double()
         images = priors(noise, [0, 1, 2])
         (images * weights).sum().backward()
         results.append((priors, images))
@@ -57,7 +64,7 @@ def test_grouped_equals_separate_in_values_and_gradients() -> None:
 
 @pytest.mark.parametrize("grouped", [False, True])
 def test_some_of_them_are_asked_for(grouped: bool) -> None:
-    priors = build_priors([0, 1, 2], 16, in_channels=3, grouped=grouped).double()
+    priors = build_priors([0, 1, 2], 16, PriorSettings(3, grouped=grouped)).double()
     noise = torch.randn(3, 3, 16, 16, dtype=torch.float64)
     everything = priors(noise, [0, 1, 2])
     torch.testing.assert_close(priors(noise[[2, 0]], [2, 0]), everything[[2, 0]])

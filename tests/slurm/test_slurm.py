@@ -142,7 +142,11 @@ def test_an_array_inverts_what_one_job_does(cluster: Cluster, tmp_path: Path) ->
     words = [
         "--config=configs/photos/invert.yaml",
         *("--model.backbone=identity", "--model.weights=null", "--model.image_size=8"),
-        *("--model.probe=null", "--model.noise_channels=4", "--model.search.iterations=20"),
+        *(
+            "--model.probe=null",
+            "--model.generator.noise_channels=4",
+            "--model.search.iterations=20",
+        ),
         *("--model.search.judge_every=10", "--model.search.jitter=0"),
         f"--data.representatives={tmp_path}/representatives.safetensors",
     ]
