@@ -17,14 +17,15 @@ class ClusterCurveWriter(L.Callback):
         assert isinstance(pl_module, ClusterCountEvaluation)
         if not writes_results(trainer):
             return
-        from reporting import figures
+        from reporting.clusters import cluster_count_curves, run_curves
+        from reporting.figures import png_bytes
 
         root = Path(trainer.default_root_dir)
         metrics = pl_module.metrics
         write_json(root / "metrics.json", metrics)
-        figure = figures.cluster_count_curves(metrics["maxclust"], metrics["curves"])
+        figure = cluster_count_curves(metrics["maxclust"], run_curves(metrics))
         with atomic_path(root / "cluster_count.png") as temporary:
-            temporary.write_bytes(figures.png_bytes(figure))
+            temporary.write_bytes(png_bytes(figure))
         for name, curve in metrics["curves"].items():
             best = max(range(len(metrics["maxclust"])), key=curve["cosine"].__getitem__)
             pl_module.print(

@@ -38,6 +38,6 @@ class ResolutionWriter(L.Callback):
         write_json(Path(trainer.default_root_dir) / "resolutions.json", rows)
         for logger in trainer.loggers:
             if isinstance(logger, TensorBoardLogger):
-                from reporting.figures import resolution_scatter
+                from reporting.resolutions import resolution_scatter
 
                 logger.experiment.add_figure("data/resolutions", resolution_scatter(counts))

@@ -7,9 +7,8 @@ from artifacts.errors import InputError
 from artifacts.membership_metrics import read_membership_metrics, require_equal_sizes
 from artifacts.tensors import MEMBERSHIP_SCORES
 from commands.membership_section import CAVEATS, THREAT_MODEL
-from commands.paper_tables import table_lines
 from commands.stages import finished_files
-from reporting.page import Section, Table
+from reporting.page import Section, Table, table_lines
 from reporting.sweep import estimate
 
 _METRICS = {"auc": "AUC", "asr": "ASR"}

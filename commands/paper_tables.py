@@ -7,7 +7,7 @@ from pathlib import Path
 from artifacts.errors import InputError
 from artifacts.membership_metrics import read_membership_metrics
 from commands.stages import finished_files
-from reporting.page import Section, Table
+from reporting.page import Section, Table, table_lines
 from reporting.paper_results import TABLES, PaperTable
 from reporting.sweep import estimate
 
@@ -51,17 +51,6 @@ def paper_table_section(name: str, run: str) -> Section:
         ),
         lines=table_lines(table),
     )
-
-
-def table_lines(table: Table) -> list[str]:
-    """A table as lines of text, its columns aligned."""
-    rows = [table.header, *table.rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    aligned = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
-    return [table.title, *aligned, table.note]
 
 
 def _found(layout: PaperTable, run: Path) -> dict[tuple[str, str], list[float]]:

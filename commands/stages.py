@@ -1,5 +1,7 @@
 """Which stages in a run directory are finished."""
 
+import json
+import re
 from pathlib import Path
 
 from artifacts.files import read_json
@@ -41,3 +43,30 @@ def finished_files(run: str | Path, pattern: str) -> list[Path]:
     stages = {path.relative_to(root).parts[0] for path in paths}
     finished = {stage for stage in stages if is_finished(root / stage)}
     return [path for path in paths if path.relative_to(root).parts[0] in finished]
+
+
+def stages_behind(stage: Path) -> list[Path]:
+    """A pipeline's stage and all whose files it took, directly or through others.
+
+    Args:
+        stage: The stage's directory.
+
+    Returns:
+        Directories in order of their names; none if the stage has no marker.
+
+    Raises:
+        InputError: A stage's marker is not readable.
+    """
+    run = stage.parent
+    waiting, found = [stage], set()
+    while waiting:
+        directory = waiting.pop()
+        if directory in found or not (directory / MARKER).is_file():
+            continue
+        found.add(directory)
+        made_by = f"delete {directory} to start afresh"
+        saved = read_json(directory / MARKER, what="stage marker", made_by=made_by)
+        # Files stand in its command line, and those that a pattern stands for among its inputs.
+        names = re.split(r'[/"\\]', json.dumps(saved, ensure_ascii=False))
+        waiting += [run / name for name in set(names) - {"", ".", ".."}]
+    return sorted(found)

@@ -8,11 +8,10 @@ from typing import Any
 import yaml
 
 from artifacts.errors import InputError
-from artifacts.files import atomic_path, read_json, require_file, require_output, write_json
+from artifacts.files import atomic_path, read_json, require_file, require_output
 from commands.stages import is_finished
-from reporting.sweep import PLACEHOLDER, Estimate, gather, values_in
-
-Key = tuple[tuple[str, str], ...]
+from commands.table_file import write_table_file
+from reporting.sweep import PLACEHOLDER, Key, Rows, cells_beside, gather, runs_of, values_in
 
 
 def table(
@@ -55,8 +54,8 @@ def table(
         raise InputError(f"a run of {metrics} has no number at {error}") from error
     beside = _read_published(published) if published is not None else {}
     kept = [name for name in names if name not in averaged]
-    lines = _markdown(title, kept, rows, columns, beside)
-    write_json(beside_it, [_as_json(key, row) for key, row in rows.items()])
+    lines = _markdown(title, kept, rows, beside)
+    write_table_file(beside_it, rows)
     with atomic_path(target) as temporary:
         temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
     sys.stdout.write("\n".join(lines) + f"\nthe table is {target}\n")
@@ -107,43 +106,16 @@ def _read_published(path: str) -> dict[Key, dict[str, float]]:
 
 
 def _markdown(
-    title: str,
-    names: list[str],
-    rows: dict[Key, dict[str, Estimate]],
-    columns: dict[str, str],
-    beside: dict[Key, dict[str, float]],
+    title: str, names: list[str], rows: Rows, beside: dict[Key, dict[str, float]]
 ) -> list[str]:
-    shown = {name for figures in beside.values() for name in figures}
-    header = list(names)
-    for column in columns:
-        header += [column, f"{column} (paper)"] if column in shown else [column]
-    lines = [f"## {title}", "", _line(header), _line(["---"] * len(header))]
-    for key, row in rows.items():
-        cells = [value for _, value in key]
-        for column, number in row.items():
-            cells.append(str(number))
-            if column in shown:
-                figure = beside.get(key, {}).get(column)
-                cells.append("-" if figure is None else f"{figure:g}")
-        lines.append(_line(cells))
-    counts = sorted({number.count for row in rows.values() for number in row.values()})
-    runs = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
-    note = "± is half of the 95% interval of the mean (Student's t)." if counts[-1] > 1 else ""
-    return [*lines, "", f"Runs a row: {runs}. {note}".strip()]
+    printed = [
+        {column: f"{figure:g}" for column, figure in beside.get(key, {}).items()} for key in rows
+    ]
+    titles, lines = cells_beside(rows, [[value for _, value in key] for key in rows], printed)
+    header = [*names, *titles]
+    table = [_line(header), _line(["---"] * len(header)), *map(_line, lines)]
+    return [f"## {title}", "", *table, "", runs_of(rows)]
 
 
 def _line(cells: list[str]) -> str:
     return "| " + " | ".join(cells) + " |"
-
-
-def _as_json(key: Key, row: dict[str, Estimate]) -> dict[str, Any]:
-    numbers = {
-        title: {
-            "mean": number.mean,
-            # JSON has no NaN.
-            "half_width": number.half_width if number.count > 1 else None,
-            "count": number.count,
-        }
-        for title, number in row.items()
-    }
-    return {"values": dict(key), "columns": numbers}

@@ -2,7 +2,7 @@
 
 import base64
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -244,57 +244,6 @@ def residual_curves(history: Tensor) -> "Figure":
     axis.set_yscale("log")
     axis.set_xlabel("percent of the iterations")
     axis.set_ylabel("relative KKT residual, one line a draw")
-    return figure
-
-
-def cluster_count_curves(
-    maxclust: Sequence[int], curves: Mapping[str, Mapping[str, Sequence[int]]]
-) -> "Figure":
-    """Good representatives by number of clusters (the paper's Fig. 7 and 16).
-
-    Args:
-        maxclust: Numbers of clusters (K,).
-        curves: For each kind of representative, by measure (``cosine``, ``ssim``; with
-            ``_null_held_out`` the same for held-out samples), the numbers of good ones (K,).
-
-    Returns:
-        The figure.
-    """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6, 3.6), layout="constrained")
-    axis = figure.subplots()
-    shown = {"ssim": ("SSIM", "-"), "cosine": ("cosine", "--"), "cosine_null_held_out": ("", ":")}
-    for index, (name, curve) in enumerate(curves.items()):
-        for measure, (title, style) in shown.items():
-            if measure in curve:
-                label = f"{name}, {title or 'cosine to held-out samples'}"
-                axis.plot(maxclust, curve[measure], style, color=f"C{index}", label=label)
-    axis.set_xscale("log")
-    axis.set_xlabel("number of clusters")
-    axis.set_ylabel("good representatives")
-    axis.legend(frameon=False, fontsize=8)
-    return figure
-
-
-def resolution_scatter(counts: Mapping[tuple[int, int], int]) -> "Figure":
-    """How often images have which resolution (the paper's Fig. 29).
-
-    Args:
-        counts: Number of images by (width, height).
-
-    Returns:
-        The figure.
-    """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5, 3.6), layout="constrained")
-    axis = figure.subplots()
-    widths, heights = zip(*counts, strict=True)
-    points = axis.scatter(widths, heights, c=list(counts.values()), s=18, cmap="viridis")
-    figure.colorbar(points, label="images")
-    axis.set_xlabel("width")
-    axis.set_ylabel("height")
     return figure
 
 

@@ -26,6 +26,17 @@ class Table:
     note: str = ""
 
 
+def table_lines(table: Table) -> list[str]:
+    """A table as lines of text, its columns aligned."""
+    rows = [table.header, *table.rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    aligned = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    return [table.title, *aligned, table.note]
+
+
 @dataclass(frozen=True)
 class Picture:
     """A figure of the page.
@@ -56,6 +67,7 @@ class Section:
         headline: The main number.
         tables: Tables.
         figures: Figures.
+        paper: What the paper says to it.
         caveats: What may not be concluded.
         lines: The results in words, for a terminal; by default the headline.
     """
@@ -65,6 +77,7 @@ class Section:
     headline: str
     tables: Sequence[Table] = ()
     figures: Sequence[Picture] = ()
+    paper: Sequence[str] = ()
     caveats: Sequence[str] = ()
     lines: Sequence[str] = ()
 

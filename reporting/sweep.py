@@ -1,5 +1,6 @@
 """Numbers of many runs, gathered by the values in their paths."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,9 +27,66 @@ class Estimate:
 
     def __str__(self) -> str:
         """The mean, and the interval where there is one."""
-        digits = 3 if abs(self.mean) < 1 else 1 if abs(self.mean) < 1000 else 0
+        return self.rounded(_digits(self.mean))
+
+    def rounded(self, digits: int) -> str:
+        """The same, with as many digits after the point as asked for."""
         text = f"{self.mean:.{digits}f}"
         return text if self.count == 1 else f"{text} ± {self.half_width:.{digits}f}"
+
+
+def column_texts(column: Sequence[Estimate]) -> list[str]:
+    """Estimates of one quantity, with equally many digits."""
+    digits = _digits(max((number.mean for number in column), key=abs))
+    return [number.rounded(digits) for number in column]
+
+
+def _digits(mean: float) -> int:
+    """Digits after the point for numbers up to ``mean``; shares, up to 1, have three."""
+    return 3 if abs(mean) <= 1 else 1 if abs(mean) < 1000 else 0
+
+
+# What tells rows apart: ((name, value), …).
+Key = tuple[tuple[str, str], ...]
+# Estimates by column title, for each row.
+Rows = dict[Key, dict[str, Estimate]]
+
+
+def cells_beside(
+    rows: Rows, words: Sequence[Sequence[str]], printed: Sequence[Mapping[str, str]]
+) -> tuple[list[str], list[list[str]]]:
+    """Cells of a table, with published figures beside our own where there are some.
+
+    Args:
+        rows: Our numbers.
+        words: What each row begins with.
+        printed: Published figures of each row, by column title.
+
+    Returns:
+        Titles of the columns after the words, and whole rows.
+    """
+    columns = list(next(iter(rows.values())))
+    texts = {column: column_texts([row[column] for row in rows.values()]) for column in columns}
+    shown = {column for theirs in printed for column in theirs}
+    header = []
+    for column in columns:
+        header += [column, f"{column} (paper)"] if column in shown else [column]
+    lines = []
+    for index, (first, theirs) in enumerate(zip(words, printed, strict=True)):
+        cells = list(first)
+        for column in columns:
+            cells += [texts[column][index]]
+            cells += [theirs.get(column, "-")] if column in shown else []
+        lines.append(cells)
+    return header, lines
+
+
+def runs_of(rows: Rows) -> str:
+    """How the numbers were averaged, as a sentence or two."""
+    counts = sorted({number.count for row in rows.values() for number in row.values()})
+    runs = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
+    note = " ± is half of the 95% interval of the mean (Student's t)." if counts[-1] > 1 else ""
+    return f"Runs a row: {runs}.{note}"
 
 
 def values_in(path: str, pattern: str) -> dict[str, str] | None:
@@ -89,9 +147,7 @@ def look_up(content: Any, path: str) -> float:  # noqa: ANN401 - any JSON value
     return float(content)
 
 
-def gather(
-    runs: Mapping[tuple[tuple[str, str], ...], Any], columns: Mapping[str, str], over: Sequence[str]
-) -> dict[tuple[tuple[str, str], ...], dict[str, Estimate]]:
+def gather(runs: Mapping[Key, Any], columns: Mapping[str, str], over: Sequence[str]) -> Rows:
     """Estimates by the values that tell runs apart, in their natural order.
 
     Args:
@@ -105,7 +161,7 @@ def gather(
     Raises:
         KeyError: A run lacks a number.
     """
-    groups: dict[tuple[tuple[str, str], ...], list[Any]] = {}
+    groups: dict[Key, list[Any]] = {}
     for values, content in runs.items():
         kept = tuple((name, value) for name, value in values if name not in over)
         groups.setdefault(kept, []).append(content)
@@ -118,12 +174,19 @@ def gather(
     }
 
 
-def _natural(values: tuple[tuple[str, str], ...]) -> list[tuple[int, float, str]]:
+def _natural(values: Key) -> list[tuple[int, float, str]]:
     """Sorts numbers as numbers and words as words."""
-    keys = []
-    for _, value in values:
-        try:
-            keys.append((0, float(value), ""))
-        except ValueError:
-            keys.append((1, 0.0, value))
-    return keys
+    numbers = [as_number(value) for _, value in values]
+    return [
+        (1, 0.0, value) if number is None else (0, number, "")
+        for number, (_, value) in zip(numbers, values, strict=True)
+    ]
+
+
+def as_number(text: str) -> float | None:
+    """The finite number that a text is, if it is one."""
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
