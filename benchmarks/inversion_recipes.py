@@ -52,6 +52,7 @@ RECIPES: dict[str, tuple[SearchSettings, PriorSettings]] = {
     "none of these": (SearchSettings(iterations=300), PRIOR),
     "crops of 0.7 to 1": (replace(QUICK, crop=0.7), PRIOR),
     "decorrelated colours": (QUICK, replace(PRIOR, colours="decorrelated")),
+    "the same, no jitter": (replace(QUICK, jitter=0), replace(PRIOR, colours="decorrelated")),
     "bounded colours": (QUICK, replace(PRIOR, colours="bounded")),
 }
 Embed = Callable[[Tensor], Tensor]

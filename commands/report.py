@@ -57,8 +57,8 @@ def report(
             default attack gains; of the runs in ``run``.
         run: The directory of the pipeline that the table is about.
         numbers: The JSON file that the tool ``table`` has written, shown first.
-        figure: What these numbers are of, for its layout and what the paper says: ``fig3``,
-            ``fig4a``, ``fig4b``, ``fig11`` … ``fig14``, ``fig18`` or ``fig28`` of the
+        figure: What these numbers are of, for its layout and what the paper says: ``fig03``,
+            ``fig04a``, ``fig04b``, ``fig11`` … ``fig14``, ``fig18`` or ``fig28`` of the
             reconstruction paper.
 
     Raises:

@@ -38,7 +38,8 @@ def to_colours(channels: Tensor, colours: Colours) -> Tensor:
         return torch.sigmoid(channels)
     if colours == "decorrelated":
         mix = channels.new_tensor(_NATURAL)
-        mix = mix / mix.norm(dim=0).max()
+        # A step in brightness is then the one that "rgb" makes in each channel.
+        mix = mix / mix[:, 0].mean()
     else:
         mix = channels.new_tensor(_OPPONENT)
         grey, chroma = channels[:, :1], channels[:, 1:]

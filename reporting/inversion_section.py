@@ -1,12 +1,13 @@
 """What a report says about pictures of recovered vectors."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
 from reporting.figures import inversion_grid
 from reporting.page import Picture, Section, Table
+from reporting.sweep import estimate
 
 THREAT_MODEL = (
     "The attacker holds the probe and the public backbone: a picture is sought whose embedding is "
@@ -66,8 +67,19 @@ def inversion_section(metrics: Mapping[str, Any], tensors: Mapping[str, Tensor])
     return Section(
         title=title,
         threat_model=threat_model,
-        headline=f"{len(images)} {headline}",
+        headline=f"{len(images)} {headline}{_likeness(images)}",
         tables=[table],
         figures=[Picture.of(inversion_grid(tensors, by_target=by_target), caption)],
         caveats=CAVEATS,
     )
+
+
+def _likeness(images: Sequence[Mapping[str, Any]]) -> str:
+    """How near pictures come to their training images, mean and interval over the pictures."""
+    judges = {"attacked": "in the attacked network", "second": "in a second one"}
+    parts = [
+        f"{estimate([image[f'{judge}_similarity'] for image in images])} {where}"
+        for judge, where in judges.items()
+        if f"{judge}_similarity" in images[0]
+    ]
+    return f"; similarity to the training image {', '.join(parts)}" if parts else ""

@@ -52,7 +52,7 @@ _ABOVE = {ACCURACY: "> 0.95"}
 _NO_COUNTS = "How many training images are recovered it shows in pictures only; it prints no count."
 
 FIGURES = {
-    "fig3": PaperFigure(
+    "fig03": PaperFigure(
         title="Fig. 3: eight models",
         caption="Two binary tasks behind four backbones; the paper trains on 100 images of each.",
         names={"dataset": "data set", "backbone": "backbone"},
@@ -72,14 +72,14 @@ FIGURES = {
             for backbone in _BACKBONES
         },
     ),
-    "fig4a": PaperFigure(
+    "fig04a": PaperFigure(
         title="Fig. 4a: ten dishes",
         caption="A model of ten classes behind DINO; the paper trains on ten images of each.",
         names={},
         statements=("The test accuracy is 84% (Fig. 4a).", _NO_COUNTS),
         printed={(): {ACCURACY: "0.84"}},
     ),
-    "fig4b": PaperFigure(
+    "fig04b": PaperFigure(
         title="Fig. 4b: four groups of animals",
         caption="A model of four classes behind DINO; the paper trains on 25 images of each.",
         names={},

@@ -31,6 +31,8 @@ class PaperTable:
 
 
 DATASETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "tiny_imagenet": "TinyImageNet"}
+# Data that stand for the paper's.
+STAND_INS = {"digits": "digits", "fashion_mnist": "Fashion-MNIST"}
 ENCODERS = {"encoder_i": "Encoder-I", "encoder_ii": "Encoder-II", "encoder_iii": "Encoder-III"}
 RATIOS = ("0.1", "0.25", "0.5", "0.75", "0.9")
 

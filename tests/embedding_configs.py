@@ -51,8 +51,13 @@ COMPOSITIONS = [
     Composition("probe_binary", "cifar10_pixels", (), "cifar10"),
     Composition("probe_binary", "food101_binary", ("vgg",), "food101"),
 ]
-EMBEDDING_PIPELINES = ("photos/pipeline.yaml", "transfer_reconstruction/fig03_models.yaml")
+EMBEDDING_PIPELINES = (
+    "photos/pipeline.yaml",
+    "transfer_reconstruction/fig03_models.yaml",
+    "transfer_reconstruction/fig14_cls_mean.yaml",
+)
 EMBEDDING_CONFIGS = {
+    "backbones/dino_cls_mean.yaml",
     "photos/data.yaml",
     "photos/reconstruct.yaml",
     *EMBEDDING_PIPELINES,

@@ -22,6 +22,7 @@ class Experiment:
 
 
 _DIRECTORY = "transfer_reconstruction"
+_TRAJECTORY = "trajectory_{dataset}-{backbone}-n{train}-w{hidden}-wd{wd}-seed{seed}"
 EXPERIMENTS = {
     f"{_DIRECTORY}/fig03_models.yaml": Experiment(),
     f"{_DIRECTORY}/fig04a_food101.yaml": Experiment(),
@@ -31,7 +32,7 @@ EXPERIMENTS = {
     f"{_DIRECTORY}/fig12_training_length.yaml": Experiment(
         rows=2,
         grid={"epoch": [4, 9]},
-        options={"probe_seed{seed}": {"trainer.max_epochs": 10}},
+        options={_TRAJECTORY: {"trainer.max_epochs": 10}},
     ),
     f"{_DIRECTORY}/fig13_size_width.yaml": Experiment(rows=2, grid={"n": [20], "width": [10, 30]}),
     f"{_DIRECTORY}/fig14_cls_mean.yaml": Experiment(),
@@ -53,6 +54,7 @@ ON_PHOTOS = {
 # By the first word of a stage's name.
 REDUCTIONS: dict[str, dict[str, Any]] = {
     "probe": PROBE,
+    "trajectory": PROBE,
     "check": CHECK,
     "reconstruct": ATTACK,
     "maximise": ATTACK,
@@ -67,8 +69,6 @@ EXPERIMENT_CONFIGS = {
         f"{_DIRECTORY}/{name}.yaml"
         for name in (
             "candidates_500",
-            "features_cls",
-            "features_cls_mean",
             "four_classes",
             "many_candidates",
             "reconstruct",

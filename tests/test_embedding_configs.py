@@ -105,15 +105,18 @@ def test_pipeline(
     data = {**small, "data.images.root": str(datasets[dataset])}
     if dataset == "photos":
         data["data.backbone"] = TINY
-    stages = yaml.safe_load((CONFIGS / config).read_text(encoding="utf-8"))["stages"]
+    content = yaml.safe_load((CONFIGS / config).read_text(encoding="utf-8"))
+    stages = content["stages"]
     embedded = [name for name in stages if name.split("_")[0] in ("probe", "check", "evaluate")]
     grid: dict[str, list[Any]] = {
         "dataset": ["food101_binary"],
         "backbone": ["vit", "dino"],
+        "train": [20],
         "seed": [0],
     }
     case = PipelineCase(
-        grid=grid if dataset == "food101" else {}, options=dict.fromkeys(embedded, data)
+        grid={name: values for name, values in grid.items() if name in content.get("grid", {})},
+        options=dict.fromkeys(embedded, data),
     )
     run_small(config, case, tmp_path, capsys)
     evaluated = sorted((tmp_path / "run").glob("evaluate*/evaluation.safetensors"))

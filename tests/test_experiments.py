@@ -79,14 +79,14 @@ def run_small(
         options = stage.setdefault("options", {})
         kind = stage_name.split("_")[0]
         small: dict[str, Any] = {**still, **REDUCTIONS[kind]}
-        small |= data if kind in ("probe", "check", "evaluate") else {}
+        small |= data if kind in ("probe", "trajectory", "check", "evaluate") else {}
         small |= case.options.get(stage_name, {})
         options |= {key: value for key, value in small.items() if "{" not in str(options.get(key))}
     path = tmp_path / "experiment.yaml"
     path.write_text(yaml.safe_dump({**content, "scale": scale}, sort_keys=False), encoding="utf-8")
     assert run_cli("pipeline", f"--config={path}") == 0
-    if "table" in content["stages"]:
-        table = (tmp_path / f"run_{name}/table/table.md").read_text(encoding="utf-8")
+    for stage in (stage for stage in content["stages"] if stage.startswith("table")):
+        table = (tmp_path / f"run_{name}/{stage}/table.md").read_text(encoding="utf-8")
         rows = [line for line in table.splitlines() if line.startswith("|")][2:]
         assert len(rows) == case.rows
 
@@ -118,21 +118,44 @@ def test_nothing_on_photos_needs_what_is_not_there(path: Path) -> None:
     for name, stage in stages.items():
         for config in scale.scaled_configs(stage.config):
             assert (CONFIGS.parent / config).is_file(), name
-            assert Path(config).parent.name not in ("data", "backbones", "inversions"), name
+            parts = (
+                () if Path(config).stem == "cls_and_mean" else ("data", "backbones", "inversions")
+            )
+            assert Path(config).parent.name not in parts, name
             assert Path(config).name != "inversion_paper.yaml", name
 
 
-def test_stages_of_one_name_in_one_run_are_the_same() -> None:
-    """What one figure has made, another takes, and none moves the other's aside."""
-    seen: dict[tuple[str, str], tuple[Path, Any]] = {}
-    shared = set()
+def test_no_figure_trains_what_another_has() -> None:
+    names: dict[tuple[str, str], tuple[Path, Stage]] = {}
+    trained: dict[tuple[str, str], str] = {}
+    shared: set[tuple[str, str]] = set()
     for path in PAPER_FIGURES:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-        for name, stage in content["stages"].items():
-            first, same = seen.setdefault((content["run"], name), (path, stage))
+        run = content["run"]
+        stages = {name: Stage(**stage) for name, stage in content["stages"].items()}
+        for name, stage in expand_grid(stages, content.get("grid", {})).items():
+            # What one figure has made, another takes, and none moves the other's aside.
+            first, same = names.setdefault((run, name), (path, stage))
             assert same == stage, f"{name} in {first.name} and {path.name}"
-            shared |= {path.name} if first != path else set()
-    assert len(shared) == 4
+            if stage.command == "fit":
+                shared |= {(first.name, path.name)} - {(path.name, path.name)}
+                place = run if stage.inputs else "anywhere"
+                assert trained.setdefault((place, repr(stage)), name) == name
+    pairs = {tuple(name[:5] for name in pair) for pair in shared}
+    assert {("fig03", f"fig{n}") for n in ("08", "13", "14", "15", "18", "19", "28")} <= pairs
+    assert ("fig07", "fig11") in pairs
+
+
+def test_a_probe_is_trained_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = "transfer_reconstruction"
+    run_small(f"{directory}/fig03_models.yaml", Experiment(), "small", {}, tmp_path)
+    case = Experiment(rows=1, grid={"wd": [0.08]})
+    run_small(f"{directory}/fig28_weight_decay.yaml", case, "small", {}, tmp_path)
+    printed = capsys.readouterr().out
+    for stage in ("probe", "reconstruct"):
+        name = f"{stage}_digits-none-n40-w500-wd0.08-seed0"
+        assert printed.count(f"{name}: starts") == 1
+        assert printed.count(f"{name}: complete, skipped") == 1
 
 
 def test_the_list_of_experiments_is_whole() -> None:

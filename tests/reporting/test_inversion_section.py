@@ -1,6 +1,7 @@
 """Pictures in a report."""
 
 import torch
+from scipy import stats
 
 from reporting.inversion_section import inversion_section
 from reporting.page import Page, render
@@ -27,6 +28,11 @@ def test_a_page_with_45_pictures_is_below_10_megabytes() -> None:
         "images": rows,
         "num_train": 100,
     }
-    page = render(Page(title="A report", sections=[inversion_section(metrics, tensors)]))
+    section = inversion_section(metrics, tensors)
+    low, high = stats.t.interval(0.95, 44, loc=0.75, scale=stats.sem(similarity.double()))
+    expected = f"similarity to the training image 0.750 ± {(high - low) / 2:.3f} in the attacked"
+    assert expected in section.headline
+    assert "second" not in section.headline
+    page = render(Page(title="A report", sections=[section]))
     assert "44.jpg" in page
     assert 10**6 < len(page.encode()) < 10**7
