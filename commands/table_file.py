@@ -74,6 +74,6 @@ def _estimate(number: dict[str, Any]) -> Estimate:
     if single != (half_width is None):
         raise ValueError(f"half_width is {str(half_width)[:40]} with a count of {count}")
     parts = [mean, 0.0 if single else half_width]
-    if any(isinstance(part, bool | str) or not math.isfinite(part) for part in parts):
+    if any(isinstance(part, bool) or not math.isfinite(part) for part in parts) or parts[1] < 0:
         raise ValueError(f"mean and half_width are {str(parts)[:80]}")
     return Estimate(float(mean), math.nan if single else float(half_width), count)

@@ -25,8 +25,7 @@ def test_stored_sizes_are_counted(tmp_path: Path) -> None:
     name = "transfer_reconstruction/fig29_resolutions.yaml"
     content = yaml.safe_load((CONFIGS / name).read_text(encoding="utf-8"))
     content |= {"run": str(tmp_path / "run"), "grid": {"dataset": ["food101_binary"]}}
-    (stage,) = content["stages"].values()
-    stage["options"] = {
+    content["stages"]["probe_{dataset}"]["options"] = {
         **dict(word.removeprefix("--").split("=") for word in quiet(tmp_path)[1:]),
         "data.images.root": str(root),
         "data.images.image_size": 4,
@@ -48,3 +47,6 @@ def test_stored_sizes_are_counted(tmp_path: Path) -> None:
                 expected[image.size] = expected.get(image.size, 0) + 1
     assert found == expected
     assert set(found) == set(SIZES)
+    page = (tmp_path / "run/report/report.html").read_text(encoding="utf-8")
+    assert f"<td>40 x 30</td><td>{expected[40, 30]}</td>" in page
+    assert "No attack" in page

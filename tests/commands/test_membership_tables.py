@@ -177,8 +177,8 @@ def test_gains_are_differences_of_the_same_seeds(
         (["--table=table3", "--run=x"], "no stage of table3 is finished"),
         (["--table=seeds", "--run=x"], "a mean needs two or more"),
         (["--table=gains", "--run=x"], "no finished attack_seed* stage"),
-        (["--table=table3"], "needs --metrics, or --table and --run"),
-        ([], "needs --metrics, or --table and --run"),
+        (["--table=table3"], "needs --metrics, --numbers, or --table and --run"),
+        ([], "needs --metrics, --numbers, or --table and --run"),
     ],
 )
 def test_what_cannot_be_reported(
