@@ -89,6 +89,10 @@ def run_small(
         table = (tmp_path / f"run_{name}/{stage}/table.md").read_text(encoding="utf-8")
         rows = [line for line in table.splitlines() if line.startswith("|")][2:]
         assert len(rows) == case.rows
+    last = list(content["stages"])[-1]
+    page = (tmp_path / f"run_{name}/{last}/report.html").read_text(encoding="utf-8")
+    assert "What the paper says" in page
+    assert len(page) < 10_000_000
 
 
 def read_scale(name: str) -> dict[str, Any]:

@@ -1,11 +1,13 @@
 """The page in a real browser: phone and desk, light and dark."""
 
 import io
+import json
 import re
 import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,13 +39,20 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page with all that one can hold: a wide table, wide and small figures, a long config."""
     picture = io.BytesIO()
     Image.new("RGB", (2000, 300), MARK).save(picture, format="png")
-    numbers = [f"{0.1234 * k:.4f}" for k in range(14)]
+    numbers = [f"{0.1234 * k:.3f} ± {0.01 * k:.3f}" for k in range(13)]
     path = tmp_path_factory.mktemp("page") / "report.html"
     section = Section(
         title="Training images recovered from a probe's weights",
         threat_model="The attacker holds the weights. " * 6,
         headline="34 of 40 training images recovered (cosine > 0.75); null 2 of 40",
-        tables=[Table("A wide table", [f"column {k}" for k in range(14)], [numbers] * 5, "note")],
+        tables=[
+            Table(
+                "A wide table",
+                ["nearest training image", *(f"column {k}" for k in range(13))],
+                [["animals/birds__albino_peahen_seen_from_afar.jpg", *numbers]] * 5,
+                "note",
+            )
+        ],
         figures=[Picture(data_uri(picture.getvalue()), "a wide picture")],
         caveats=["A count means little without its null."],
     )
@@ -80,20 +89,54 @@ def test_page_is_readable(page: Path, width: int, scheme: str, tmp_path: Path) -
     np.testing.assert_allclose(shown[0] / shown[1], 2000 / 300, rtol=0.05)
 
 
+def framed(page: Path, width: int, outer: Path, expression: str = "0") -> Path:
+    """A page that shows another one as wide as a phone, and what JavaScript finds in it."""
+    content = page.read_text(encoding="utf-8").replace("&", "&amp;").replace('"', "&quot;")
+    outer.write_text(
+        f"<body style='margin:0'><iframe id=f style='width:{width}px;height:1400px;border:0' "
+        f'srcdoc="{content}"></iframe><script>onload = () => {{ '
+        "const page = document.getElementById('f').contentDocument;"
+        f"document.body.append('found:' + JSON.stringify({expression})) }}</script>",
+        encoding="utf-8",
+    )
+    return outer
+
+
+def measured(page: Path, width: int, outer: Path, expression: str) -> Any:  # noqa: ANN401
+    framed(page, width, outer, expression)
+    (found,) = re.findall(
+        r"</script>found:(.+)</body>", browse(outer, "--dump-dom", "--virtual-time-budget=3000")
+    )
+    return json.loads(found)
+
+
 @pytest.mark.parametrize("width", [320, 390, 1280])
 def test_nothing_is_wider_than_the_screen(page: Path, width: int, tmp_path: Path) -> None:
-    measure = (
-        "<script>addEventListener('load', () => document.body.dataset.width = "
-        "document.documentElement.scrollWidth)</script></body>"
-    )
-    framed = page.read_text(encoding="utf-8").replace("</body>", measure)
-    outer = tmp_path / "outer.html"
-    outer.write_text(
-        f"<iframe id=f style='width:{width}px;height:800px;border:0' srcdoc=\""
-        + framed.replace("&", "&amp;").replace('"', "&quot;")
-        + '"></iframe><script>onload = () => document.body.append("width:" + '
-        "document.getElementById('f').contentDocument.documentElement.scrollWidth)</script>"
-    )
-    found = re.findall(r"width:(\d+)<", browse(outer, "--dump-dom", "--virtual-time-budget=3000"))
-    assert found
-    assert int(found[-1]) <= width
+    found = measured(page, width, tmp_path / "outer.html", "page.documentElement.scrollWidth")
+    assert found <= width
+
+
+BOX = """(() => {
+  const box = page.querySelector('.scroll'), cells = box.querySelectorAll('tr:last-child td');
+  const edge = box.getBoundingClientRect(), first = cells[1].getBoundingClientRect().right;
+  box.scrollLeft = 1e6;
+  const last = cells[cells.length - 1].getBoundingClientRect().right;
+  return [edge.left, edge.right, first, last, edge.top, edge.bottom];
+})()"""
+
+
+@pytest.mark.parametrize("width", [320, 390])
+def test_a_wide_table_scrolls_in_its_box_and_is_seen_to(
+    page: Path, width: int, tmp_path: Path
+) -> None:
+    left, right, first, last, top, bottom = measured(page, width, tmp_path / "outer.html", BOX)
+    # The first number is seen at once, however long the name before it; the last after a swipe.
+    assert left < first < right <= width
+    assert last <= right + 1
+    # A shade at the right edge, as there is more, and none at the left.
+    shot = tmp_path / "shot.png"
+    outer = framed(page, width, tmp_path / "outer.html")
+    browse(outer, f"--screenshot={shot}", "--window-size=500,1400")
+    lines = np.asarray(Image.open(shot).convert("L"))[int(top) : int(bottom)]
+    assert np.median(lines[:, int(right) - 2]) < 230
+    assert np.median(lines[:, int(left) + 1]) > 250
