@@ -69,7 +69,7 @@ def inversion_section(metrics: Mapping[str, Any], tensors: Mapping[str, Tensor])
         threat_model=threat_model,
         headline=f"{len(images)} {headline}{_likeness(images)}",
         tables=[table],
-        figures=[Picture.of(inversion_grid(tensors, by_target=by_target), caption)],
+        figures=[Picture.of(inversion_grid(tensors, by_target=by_target), caption, photos=True)],
         caveats=CAVEATS,
     )
 

@@ -50,11 +50,13 @@ class Picture:
     caption: str
 
     @classmethod
-    def of(cls, figure: "Figure", caption: str, dpi: int = 110) -> "Picture":
-        """A matplotlib figure as a picture that the page holds itself."""
-        from reporting.figures import data_uri, png_bytes
+    def of(
+        cls, figure: "Figure", caption: str, dpi: int = 110, *, photos: bool = False
+    ) -> "Picture":
+        """A matplotlib figure, of photographs or not, as a picture that the page holds itself."""
+        from reporting.figures import data_uri, jpeg_bytes, png_bytes
 
-        return cls(data_uri(png_bytes(figure, dpi)), caption)
+        return cls(data_uri((jpeg_bytes if photos else png_bytes)(figure, dpi)), caption)
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,7 @@ def _facts_table(metrics: dict[str, Any]) -> Table:
 
 
 def _pictures(tensors: Mapping[str, Tensor]) -> list[Picture]:
-    drawn = []
+    drawn, photos = [], []
     if "train_images" in tensors:
         grid = figures.reconstruction_grid(
             tensors["train_images"], tensors["recovered_images"], tensors["similarity"]
@@ -94,13 +94,11 @@ def _pictures(tensors: Mapping[str, Tensor]) -> list[Picture]:
         drawn.append((grid, "Each training image above its nearest candidate, most similar first."))
     if "closest_photo" in tensors:
         grid = figures.photo_grid(tensors["closest_photo"], tensors["closest_similarity"])
-        drawn.append(
-            (
-                grid,
-                "Originals of the training images whose embeddings the attack came closest to, and "
-                "how close. They are not recovered images: those take an inversion.",
-            )
+        caption = (
+            "Originals of the training images whose embeddings the attack came closest to, and "
+            "how close. They are not recovered images: those take an inversion."
         )
+        photos.append(Picture.of(grid, caption, photos=True))
     scatter = figures.margin_scatter(tensors["similarity"], tensors["margin"], tensors["labels"])
     drawn.append((scatter, "Samples near the decision boundary shape the weights most."))
     histogram = figures.similarity_histogram(tensors["similarity"], tensors["held_out_similarity"])
@@ -116,4 +114,4 @@ def _pictures(tensors: Mapping[str, Tensor]) -> list[Picture]:
     if "residual_history" in tensors:
         curves = figures.residual_curves(tensors["residual_history"])
         drawn.append((curves, "How far each draw is from solving the stationarity equations."))
-    return [Picture.of(figure, caption) for figure, caption in drawn]
+    return [*photos, *(Picture.of(figure, caption) for figure, caption in drawn)]

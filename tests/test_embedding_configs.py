@@ -129,6 +129,8 @@ def test_pipeline(
     if dataset == "photos":
         page = (tmp_path / "run" / "report" / "report.html").read_text(encoding="utf-8")
         assert "They are not recovered images" in page
+        # As photographs are, several times smaller.
+        assert page.count("data:image/jpeg;base64,") == 1
 
 
 def test_photos_of_the_config_are_grouped_into_two_labels(
