@@ -41,19 +41,20 @@ QUICK = SearchSettings(
     total_variation=0.05,
     averaging=0.9,
 )
-PRIOR = PriorSettings()
+COLOURS = PriorSettings(colours="decorrelated")
 RECIPES: dict[str, tuple[SearchSettings, PriorSettings]] = {
-    "quick": (QUICK, PRIOR),
-    "no jitter": (replace(QUICK, jitter=0), PRIOR),
-    "no total variation": (replace(QUICK, total_variation=0.0), PRIOR),
-    "total variation 0.2": (replace(QUICK, total_variation=0.2), PRIOR),
-    "no averaging": (replace(QUICK, averaging=0.0), PRIOR),
-    "the reference's noise": (replace(QUICK, noise=NoiseSchedule()), PRIOR),
-    "none of these": (SearchSettings(iterations=300), PRIOR),
-    "crops of 0.7 to 1": (replace(QUICK, crop=0.7), PRIOR),
-    "decorrelated colours": (QUICK, replace(PRIOR, colours="decorrelated")),
-    "the same, no jitter": (replace(QUICK, jitter=0), replace(PRIOR, colours="decorrelated")),
-    "bounded colours": (QUICK, replace(PRIOR, colours="bounded")),
+    "quick": (QUICK, COLOURS),
+    "rgb colours": (QUICK, PriorSettings()),
+    "bounded colours": (QUICK, PriorSettings(colours="bounded")),
+    "no jitter": (replace(QUICK, jitter=0), COLOURS),
+    "no total variation": (replace(QUICK, total_variation=0.0), COLOURS),
+    "no averaging": (replace(QUICK, averaging=0.0), COLOURS),
+    "the reference's noise": (replace(QUICK, noise=NoiseSchedule()), COLOURS),
+    "crops of 0.7 to 1": (replace(QUICK, crop=0.7), COLOURS),
+    "the paper's, cut short": (
+        SearchSettings(iterations=300, keep="last"),
+        PriorSettings(noise_channels=3),
+    ),
 }
 Embed = Callable[[Tensor], Tensor]
 
