@@ -59,7 +59,7 @@ def test_epochs_are_shown_as_gradient_steps(lengths: Path) -> None:
 
 
 def test_the_papers_numbers_stand_beside_ours(tmp_path: Path) -> None:
-    rows = {
+    rows: Rows = {
         (("dataset", dataset), ("backbone", backbone)): row(3)
         for dataset in ("digits", "inaturalist_fauna_flora", "food101_binary")
         for backbone in ("clip", "dino")
@@ -78,7 +78,7 @@ def test_the_papers_numbers_stand_beside_ours(tmp_path: Path) -> None:
 
 def test_few_samples_and_wide_probes_are_left_and_up(tmp_path: Path) -> None:
     counts = {("100", "50"): 40, ("1000", "50"): 60, ("1000", "2000"): 720}
-    rows = {(("width", w), ("n", n)): row(count) for (n, w), count in counts.items()}
+    rows: Rows = {(("width", w), ("n", n)): row(count) for (n, w), count in counts.items()}
     matrix, numbers = numbers_section(write(tmp_path / "t.json", rows), "fig13").tables
     assert [list(cells) for cells in [matrix.header, *matrix.rows]] == [
         ["width \\ training samples", "100", "1,000"],
