@@ -102,14 +102,22 @@ def embeddings(embed: Embed, images: Tensor) -> Tensor:
 
 
 def invert(
-    embed: Embed, targets: Tensor, search: SearchSettings, prior: PriorSettings, name: str
+    embed: Embed,
+    targets: Tensor,
+    indices: list[int],
+    search: SearchSettings,
+    prior: PriorSettings,
+    name: str,
 ) -> tuple[Tensor, Tensor]:
-    """Pictures (k, 3, S, S) of targets (k, D), and their similarity by the attacked network."""
+    """Pictures (k, 3, S, S) of targets (k, D), and their similarity by the attacked network.
+
+    ``indices`` (k,) number the pictures, whose seeds they decide.
+    """
 
     def objective(images: Tensor, shown: Tensor) -> tuple[Tensor, Tensor]:
         return embedding_loss(embed(images), targets[shown], "cosine")
 
-    seeds = image_seeds(0, range(len(targets)))
+    seeds = image_seeds(0, indices)
     shape = (prior.noise_channels, SIZE, SIZE)
     run = ImageSearch(build_priors(seeds, SIZE, prior), objective, seeds, shape, search)
     with tqdm(total=search.iterations, desc=name, leave=False, disable=None) as bar:
@@ -133,8 +141,9 @@ def main() -> None:
     options.cache.mkdir(parents=True, exist_ok=True)
     everything = photos(options.shared)
     order = torch.randperm(len(everything), generator=torch.Generator().manual_seed(0))
-    # As the attacker does: the standardisation is that of other photos, a probe's training set.
-    chosen, public = order[: options.photos], order[options.photos : options.photos + 50]
+    # The standardisation is that of 50 others, as if a probe had been trained on them.
+    public, rest = order[6:56], torch.cat([order[:6], order[56:]])
+    chosen = rest[: options.photos]
     backbone = load_backbone(
         "timm/vit_small_patch14_dinov2.lvd142m",
         str(options.shared / "data/vit_small_patch14_dinov2.safetensors"),
@@ -153,19 +162,19 @@ def main() -> None:
     for name in options.recipes:
         search, prior = RECIPES[name]
         search = replace(search, iterations=options.iterations)
-        digest = hashlib.sha256(f"{search} {prior} {chosen.tolist()}".encode()).hexdigest()[:12]
-        path = options.cache / f"inversion_recipe_{digest}.safetensors"
-        if not path.exists():
-            aims = (attacked[chosen] - mean) / std
-            images, similarity = invert(standardised, aims, search, prior, name)
-            save_file({"images": images, "similarity": similarity}, path)
-        made = load_file(path)
+        digest = hashlib.sha256(f"{search} {prior}".encode()).hexdigest()[:12]
+        paths = [options.cache / f"inversion_{digest}_{i}.safetensors" for i in chosen.tolist()]
+        missing = [index for index, path in enumerate(paths) if not path.exists()]
+        if missing:
+            aims = (attacked[chosen[missing]] - mean) / std
+            found = zip(*invert(standardised, aims, missing, search, prior, name), strict=True)
+            for index, (image, near) in zip(missing, found, strict=True):
+                save_file({"images": image[None], "similarity": near[None]}, paths[index])
+        single = [load_file(path) for path in paths]
+        made = {key: torch.cat([one[key] for one in single]) for key in single[0]}
         result = resemblance(embeddings(second, made["images"]), seen, chosen)
-        save_image(
-            torch.cat([everything[chosen], made["images"]]),
-            path.with_suffix(".png"),
-            nrow=len(chosen),
-        )
+        grid = options.cache / f"inversion_{digest}.png"
+        save_image(torch.cat([everything[chosen], made["images"]]), grid, nrow=len(chosen))
         quick = result.similarity if name == "quick" else quick
         gain = estimate((result.similarity - quick).tolist()) if quick is not None else None
         mine, fooled = estimate(result.similarity.tolist()), estimate(made["similarity"].tolist())
@@ -174,7 +183,7 @@ def main() -> None:
         print(
             f"{name:22} {mine.mean:.3f} ± {mine.half_width:.3f}, {against}, "
             f"{float(result.rank.float().mean()):5.1f} of {len(everything)} | "
-            f"{fooled.mean:.3f} ± {fooled.half_width:.3f} | {alike.mean:.3f} | {path.stem}.png",
+            f"{fooled.mean:.3f} ± {fooled.half_width:.3f} | {alike.mean:.3f} | {grid.name}",
             flush=True,
         )
 
