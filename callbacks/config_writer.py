@@ -1,6 +1,7 @@
 """The config of a stage, beside its results."""
 
 from pathlib import Path
+from typing import Any
 
 import lightning as L
 from lightning.pytorch.cli import SaveConfigCallback
@@ -32,9 +33,18 @@ class ConfigWriter(SaveConfigCallback):
         """Writes the file."""
         super().setup(trainer, pl_module, "test")
 
-    def on_predict_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Writes the file."""
-        super().setup(trainer, pl_module, "predict")
+    def on_predict_batch_start(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        batch: Any,  # noqa: ANN401 - as the base class
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Writes the file, once other callbacks have not refused the first batch."""
+        # No process waits for another here: one may have no batch.
+        if batch_idx == 0 and dataloader_idx == 0 and trainer.is_global_zero:
+            self.save_config(trainer, pl_module, "predict")
 
     def save_config(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Writes the file; called on the first process only."""

@@ -66,8 +66,12 @@ class InversionWriter(SearchCallback):
         assert isinstance(pl_module, InvertedImages)
         expected = pl_module.fingerprints(pl_module.prepare(batch))
         for index, fingerprint in zip(batch["index"].tolist(), expected, strict=True):
-            if self._fingerprints.get(index, fingerprint) != fingerprint:
-                path = image_path(Path(trainer.default_root_dir), index)
+            path = image_path(Path(trainer.default_root_dir), index)
+            found = self._fingerprints.get(index, fingerprint)
+            if found == fingerprint and (state := _state_path(trainer, index)).is_file():
+                # A search is named by the first of its images.
+                path, found = state, _read_state(state)["fingerprints"][0]
+            if found != fingerprint:
                 raise InputError(
                     f"{path} was made with other settings or inputs; choose another "
                     "trainer.default_root_dir, or delete the old one"
@@ -79,12 +83,10 @@ class InversionWriter(SearchCallback):
         """Continues the search that a killed run left."""
         self._written = set()
         self._saved_at = time.monotonic()
-        path = _state_path(trainer, batch)
+        path = _state_path(trainer, int(batch["index"][0]))
         if path.is_file():
-            saved = read_checkpoint(
-                path, what="state of an inversion", made_by="delete it to start these images afresh"
-            )
-            if saved.get("fingerprints") == pl_module.fingerprints(batch):
+            saved = _read_state(path)
+            if saved["fingerprints"] == pl_module.fingerprints(batch):
                 search.load_state_dict(saved["search"])
                 pl_module.print(f"continues after iteration {search.iteration}")
         progress: Any = trainer.progress_bar_callback
@@ -118,11 +120,12 @@ class InversionWriter(SearchCallback):
             return
         if judged:
             self._write_finished(trainer, pl_module, search, batch)
+        path = _state_path(trainer, int(batch["index"][0]))
         if search.done:
-            _state_path(trainer, batch).unlink(missing_ok=True)
-        elif time.monotonic() - self._saved_at >= self.save_every:
+            path.unlink(missing_ok=True)
+        elif trainer.received_sigterm or time.monotonic() - self._saved_at >= self.save_every:
             state = {"fingerprints": pl_module.fingerprints(batch), "search": search.state_dict()}
-            write_checkpoint(_state_path(trainer, batch), state)
+            write_checkpoint(path, state)
             self._saved_at = time.monotonic()
 
     def on_predict_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -219,9 +222,22 @@ class InversionWriter(SearchCallback):
                     logger.experiment.add_image(f"best_so_far/{index:05d}", image, step)
 
 
-def _state_path(trainer: L.Trainer, batch: Batch) -> Path:
-    # Named by the batch, as several processes may search in one directory.
-    return Path(trainer.default_root_dir) / f"search_{int(batch['index'][0]):05d}.ckpt"
+def _state_path(trainer: L.Trainer, first: int) -> Path:
+    # Named by the batch's first image, as several processes may search in one directory.
+    return Path(trainer.default_root_dir) / f"search_{first:05d}.ckpt"
+
+
+def _read_state(path: Path) -> dict[str, Any]:
+    """The state of a search.
+
+    Raises:
+        InputError: It is none.
+    """
+    made_by = "delete it to start these images afresh"
+    saved = read_checkpoint(path, what="state of an inversion", made_by=made_by)
+    if not isinstance(saved.get("fingerprints"), list) or not saved["fingerprints"]:
+        raise InputError(f"{path} is no state of an inversion; {made_by}")
+    return saved
 
 
 def _total(trainer: L.Trainer, pl_module: InvertedImages) -> int:

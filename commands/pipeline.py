@@ -80,6 +80,8 @@ def pipeline(
     if not run.strip():
         raise InputError("run is blank: name the directory of the experiment")
     if scale is not None:
+        if unknown := sorted(set(scale.grid) - set(grid or {})):
+            _say(f"of the scale's grid this experiment has no {', '.join(unknown)}")
         run, grid = f"{run}_{scale.name}", scale.scaled_grid(grid or {})
     stages = expand_grid(stages, grid or {})
     if scale is not None:
@@ -88,6 +90,11 @@ def pipeline(
             for name, stage in stages.items()
         }
     for name, stage in stages.items():
+        if (left := re.search(r"\{(\w+)\}", str(name))) is not None:
+            raise InputError(
+                f"the grid has no values for '{left[1]}', which stage {name} needs; a grid on the "
+                "command line takes the place of the whole grid of the config"
+            )
         if not re.fullmatch(r"\w[\w.+=,-]*", str(name)) or name.endswith(".previous"):
             raise InputError(
                 f"a stage cannot be named '{name}': its name is a directory's, of letters, digits "

@@ -28,6 +28,21 @@ def is_finished(directory: Path) -> bool:
     return isinstance(saved, dict) and saved.get("status") == "complete"
 
 
+def command_of(directory: Path) -> list[str]:
+    """The command line of a pipeline's stage; nothing for a directory without a marker.
+
+    Raises:
+        InputError: The marker is not readable.
+    """
+    marker = directory / MARKER
+    if not marker.is_file():
+        return []
+    made_by = f"delete {directory} to start afresh"
+    saved = read_json(marker, what="stage marker", made_by=made_by)
+    words = saved.get("command") if isinstance(saved, dict) else None
+    return [str(word) for word in words] if isinstance(words, list) else []
+
+
 def finished_files(run: str | Path, pattern: str) -> list[Path]:
     """Files of finished stages, in order of their names.
 

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import yaml
 
 from artifacts.errors import InputError
 from artifacts.files import atomic_path, read_json, require_file, require_output
-from commands.stages import is_finished
+from commands.stages import command_of, is_finished
 from commands.table_file import write_table_file
 from reporting.sweep import PLACEHOLDER, Key, Rows, cells_beside, gather, runs_of, values_in
 
@@ -36,7 +37,8 @@ def table(
         title: Heading.
 
     Raises:
-        InputError: No run is found, one lacks a number, or the table would be written over one.
+        InputError: No run is found, one lacks a number, runs that are averaged are of different
+            experiments, or the table would be written over one.
     """
     target = require_output(output)
     beside_it = target.with_suffix(".json")
@@ -47,6 +49,8 @@ def table(
     read = [*find_runs(metrics), *([] if published is None else [Path(published)])]
     for path in (target, beside_it):
         require_output(path, inputs=read)
+    if averaged == ["seed"]:
+        _require_seeds_of_one_experiment(find_runs(metrics))
     runs = _read_runs(metrics)
     try:
         rows = gather(runs, columns, averaged)
@@ -80,6 +84,30 @@ def find_runs(pattern: str) -> dict[Path, Key]:
     if not found:
         raise InputError(f"no file matches {pattern}; run the experiment's pipeline first")
     return found
+
+
+def _require_seeds_of_one_experiment(paths: Mapping[Path, Key]) -> None:
+    """Refuses to average a pipeline's stages whose commands differ in more than the seed.
+
+    Raises:
+        InputError: There are such stages.
+    """
+    seen: dict[Key, tuple[Path, list[str]]] = {}
+    for path, key in paths.items():
+        own = f"seed{dict(key).get('seed', '')}"
+        command = [
+            word.replace(own, "seed")
+            for word in command_of(path.parent)
+            if not re.match(r"--[\w.]*seed\w*=", word)
+        ]
+        row = tuple(pair for pair in key if pair[0] != "seed")
+        first, expected = seen.setdefault(row, (path, command))
+        if command and expected and command != expected:
+            differ = sorted(set(command) ^ set(expected))[0]
+            raise InputError(
+                f"{first.parent} and {path.parent} would be averaged, but are of different "
+                f"experiments ({differ}); give each a directory of its own (--run), or delete one"
+            )
 
 
 def _read_runs(pattern: str) -> dict[Key, Any]:

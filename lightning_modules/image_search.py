@@ -7,6 +7,7 @@ from typing import Any
 
 import lightning as L
 import torch
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
 from artifacts.errors import InputError
@@ -136,6 +137,7 @@ class GeneratedImages(InvertedImages):
 
         Raises:
             InputError: The search diverged.
+            SIGTERMException: The process was asked to end.
         """
         # The trainer predicts in inference mode, whose tensors take no gradient.
         with torch.inference_mode(False), torch.enable_grad():
@@ -150,6 +152,9 @@ class GeneratedImages(InvertedImages):
                 except ValueError as error:
                     raise InputError(f"{error} (model.search.learning_rate)") from error
                 self._tell("on_search_step", search, batch)
+                # The trainer only looks for it between the steps of a training.
+                if self.trainer.received_sigterm:
+                    raise SIGTERMException
         return {**batch, "images": search.images, "similarity": search.similarity}
 
     def _tell(self, hook: str, *what: Any) -> None:  # noqa: ANN401 - arguments of the hook

@@ -1,7 +1,7 @@
 """What a report says about the means of many runs, in the layout of a figure of the paper."""
 
 from reporting.page import Picture, Section, Table, table_lines
-from reporting.paper_figures import ACCURACY, HELD_OUT, RECOVERED, PaperFigure
+from reporting.paper_figures import ACCURACY, HELD_OUT, RECOVERED, SAMPLES, PaperFigure
 from reporting.reconstruction_section import CAVEATS, THREAT_MODEL
 from reporting.sweep import Estimate, Key, Rows, as_number, cells_beside, column_texts, runs_of
 from reporting.table_charts import (
@@ -58,12 +58,12 @@ def figure_section(layout: PaperFigure, rows: Rows) -> Section:
     printed = [layout.printed.get(tuple(value for _, value in key), {}) for key in rows]
     headings = list(layout.names.values())
     shown = {
-        key: {title: number for title, number in row.items() if title not in headings}
+        key: {title: n for title, n in row.items() if title not in (*headings, SAMPLES)}
         for key, row in rows.items()
     }
     titles, cells = cells_beside(shown, words, printed)
     matrix = [_matrix(layout, rows)] if layout.chart == "matrix" else []
-    note = runs_of(rows) if matrix else f"{layout.caption} {runs_of(rows)}".strip()
+    note = runs_of(rows) if matrix else f"{layout.caption} {_sizes(rows)}{runs_of(rows)}".strip()
     tables = [*matrix, Table("The numbers", [*headings, *titles], cells, note)]
     recovery = _has_recovery(rows)
     headline = _headline(layout, rows) if recovery else _first_number(rows)
@@ -113,10 +113,17 @@ def _headline(layout: PaperFigure, rows: Rows) -> str:
     recovered, held_out = column_texts([rows[best][RECOVERED], rows[best][HELD_OUT]])
     where = zip(layout.names.values(), _words(layout, best), strict=True)
     at = ", ".join(f"{heading} {word}" for heading, word in where)
+    total = f" of {rows[best][SAMPLES].mean:,g}" if SAMPLES in rows[best] else ""
     return (
-        f"{recovered} training images recovered (cosine > 0.75); the same count of held-out images "
-        f"is {held_out}" + (f" ({at})" if at else "")
+        f"{recovered}{total} training images recovered (cosine > 0.75); the same count of as many "
+        f"held-out images is {held_out}" + (f" ({at})" if at else "")
     )
+
+
+def _sizes(rows: Rows) -> str:
+    """How many training samples the rows are of, if the table says so."""
+    sizes = sorted({row[SAMPLES].mean for row in rows.values() if SAMPLES in row})
+    return f"Of {' or '.join(f'{size:,g}' for size in sizes)} training samples. " if sizes else ""
 
 
 def _first_number(rows: Rows) -> str:

@@ -10,6 +10,7 @@ from typing import Literal
 ACCURACY = "test accuracy"
 RECOVERED = "recovered > 0.75"
 HELD_OUT = "held out > 0.75"
+SAMPLES = "training samples"
 
 
 @dataclass(frozen=True)

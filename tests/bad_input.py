@@ -157,6 +157,11 @@ PIPELINES: list[tuple[str, dict[str, Any], str]] = [
         for name in ("../../evil", "/tmp", "a/b", ".", "..", "", " ", "a.previous", "a\0")
     ),
     ("no stages", {"stages": {}}, "has no stages"),
+    (
+        "a grid without a name",
+        {"grid": {"seed": [0]}, "stages": {"a_{n}_{seed}": {"command": "report"}}},
+        "the grid has no values for 'n'",
+    ),
     ("a command that is none", {"stages": {"a": {"command": "rm"}}}, "Got value: rm"),
     ("a stage that is nothing", {"stages": {"a": None}}, "stages"),
     ("stages as a list", {"stages": [1]}, "Expected a <class 'dict'>"),

@@ -58,6 +58,16 @@ def test_epochs_are_shown_as_gradient_steps(lengths: Path) -> None:
     assert len(section.figures) == 1
 
 
+def test_a_count_says_of_how_many(lengths: Path) -> None:
+    rows = read_table_file(lengths)
+    sized = {key: {**row, "training samples": Estimate(40, 0.0, 3)} for key, row in rows.items()}
+    section = numbers_section(write(lengths, sized), "fig12")
+    assert section.headline.startswith("5.5 ± 0.2 of 40 training images recovered (cosine > 0.75)")
+    (table,) = section.tables
+    assert "training samples" not in table.header
+    assert "Of 40 training samples. Runs a row: 3." in table.note
+
+
 def test_the_papers_numbers_stand_beside_ours(tmp_path: Path) -> None:
     rows: Rows = {
         (("dataset", dataset), ("backbone", backbone)): row(3)

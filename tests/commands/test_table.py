@@ -1,6 +1,7 @@
 """Tables of many runs."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +54,27 @@ def test_means_and_intervals_are_those_of_scipy(runs: Path, tmp_path: Path) -> N
     assert "| wd | recovered | recovered (paper) |" in text
     assert "| 0.3 | 4.0 | 7.5 |" in text
     assert "| 0.08 | 13.0 ± 6.6 | - |" in text
+
+
+def test_only_seeds_of_one_experiment_are_averaged(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seed, size in ((0, 40), (1, 40), (2, 20)):
+        stage = runs / f"evaluate_wd0.08_seed{seed}"
+        command = [
+            "test",
+            f"--data.seed={seed}",
+            f"--model.probe={runs}/probe-seed{seed}/last.ckpt",
+        ]
+        marker = {"status": "complete", "command": [*command, f"--data.num_train={size}"]}
+        (stage / "stage.json").write_text(json.dumps(marker))
+    assert run_cli(*words(runs)) == 1
+    message = capsys.readouterr().err
+    assert "evaluate_wd0.08_seed2 would be averaged, but are of different experiments" in message
+    assert "--data.num_train=20" in message
+    assert not (runs / "table.md").exists()
+    shutil.rmtree(runs / "evaluate_wd0.08_seed2")
+    assert run_cli(*words(runs)) == 0
 
 
 def test_a_stage_that_is_not_finished_is_no_run(runs: Path) -> None:

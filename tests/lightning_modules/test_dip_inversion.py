@@ -1,7 +1,9 @@
 """Inversion end to end, on a backbone whose inverse is known: the pixels themselves."""
 
 import json
+import os
 import shutil
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -221,7 +223,7 @@ def test_the_attack_is_the_same_without_callbacks(folder: Path, whole: Path) -> 
         "identity",
         f"{folder}/probe.safetensors",
         image_size=SIZE,
-        generator=PriorSettings(noise_channels=4),
+        generator=PriorSettings(noise_channels=4, colours="decorrelated"),
         search=_settings_of(whole),
     )
     trainer = L.Trainer(
@@ -294,3 +296,37 @@ def test_more_processes_than_images_are_refused(folder: Path) -> None:
     data.trainer = SimpleNamespace(world_size=3)  # type: ignore[assignment]
     with pytest.raises(InputError, match="2 representatives cannot be shared by 3 processes"):
         data.setup("predict")
+
+
+def test_a_search_ends_when_it_is_asked_to_and_keeps_its_state(
+    folder: Path,
+    whole: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from attacks.image_search import ImageSearch
+
+    advance = ImageSearch.advance
+
+    def asked(self: ImageSearch) -> torch.Tensor:
+        if self.iteration == 6:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return advance(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ImageSearch, "advance", asked)
+        with pytest.raises(SystemExit) as stop:
+            run_cli(*words(folder, tmp_path))
+    assert stop.value.code == 143
+    (state,) = tmp_path.glob("search_*.ckpt")
+    config = (tmp_path / "config_predict.yaml").read_text(encoding="utf-8")
+    # Other settings neither discard what was searched for, nor say that it was theirs.
+    kept = state.read_bytes()
+    assert run_cli(*words(folder, tmp_path, "--model.generator.colours=bounded")) == 1
+    assert f"{state.name} was made with other settings" in capsys.readouterr().err
+    assert state.read_bytes() == kept
+    assert (tmp_path / "config_predict.yaml").read_text(encoding="utf-8") == config
+    assert run_cli(*words(folder, tmp_path)) == 0
+    assert "continues after iteration 7" in capsys.readouterr().out
+    assert torch.equal(images_of(tmp_path), images_of(whole))
