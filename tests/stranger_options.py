@@ -88,6 +88,7 @@ STRANGER_OPTIONS: dict[str, list[str]] = {
     "MembershipInference.target": [*_ATTACK, "--model.target={file}"],
     "MembershipSplits.splits": [*_DECODER, "--model.encoder={encoder}", "--data.splits={file}"],
     "report.inversions": ["report", "--inversions={file}", "--metrics={file}"],
+    "report.numbers": ["report", "--numbers={file}"],
 }
 # Read by the code of an option above, in the same place.
 SAME_AS_ANOTHER = {
@@ -103,5 +104,5 @@ NAMES = {
     *("InversionEvaluation.backbone", "InversionEvaluation.second_backbone"),
     *("EmbeddingsDataModule.backbone", "EmbeddingsDataModule.cache_dir"),
     *("EmbeddingsDataModule.device", "ImageFolderDataModule.name", "MAEPretraining.size"),
-    *("MembershipSplits.part", "report.run", "report.table"),
+    *("MembershipSplits.part", "report.run", "report.table", "report.figure"),
 }
